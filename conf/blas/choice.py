@@ -166,9 +166,9 @@ class _Way:
     most: float
 
 
-def _is_other(one: Measured | Choice, other: Measured | Choice) -> bool:
+def _is_other(choice: Measured | Choice, other: Measured | Choice) -> bool:
     """Return whether the library or its kernels differ."""
-    return (one.library, one.kernels) != (other.library, other.kernels)
+    return (choice.library, choice.kernels) != (other.library, other.kernels)
 
 
 def _beats(rival: _Way, best: _Way) -> bool:

@@ -269,11 +269,11 @@ def _run_probe(
 def _add(into: dict[str, Any], report: Mapping[str, Any]) -> None:
     """Add the figures of a further round."""
     for count, row in report.items():
-        known = into.setdefault(count, {"steady": True, "even": True, "seconds": {}})
+        sums = into.setdefault(count, {"steady": True, "even": True, "seconds": {}})
         for name in ("steady", "even"):
-            known[name] = known[name] and row[name]
+            sums[name] = sums[name] and row[name]
         for rows, seconds in row["seconds"].items():
-            known["seconds"].setdefault(rows, []).append(seconds)
+            sums["seconds"].setdefault(rows, []).append(seconds)
 
 
 def _rows(library: Library, kernels: str, threads: Mapping[str, Any]) -> list[Measured]:

@@ -93,7 +93,7 @@ def _retire(table: RowTable, draft: Draft) -> None:
     release, so that the next turn of its conversation can reuse it."""
     for row in tuple(table.retiring):
         table.drop_held(row)
-        if row.may_be_kept and not row.kept_output and row.finish in ("stop", "length"):
+        if row.prepared.may_be_kept and not row.kept_output and row.finish in ("stop", "length"):
             row.kept_output = True
             if keep_prefix(
                 table, draft, row, row.length - 1 if table.facts.trims else row.computed

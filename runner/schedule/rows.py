@@ -160,17 +160,11 @@ class Row:
         return self.prompt.length
 
     @property
-    def may_be_kept(self) -> bool:
-        """Return whether KV of the row may become a prefix. A scored prompt neither uses nor
-        becomes a prefix."""
-        return self.prepared.is_kept and self.prepared.request.prompt_logprobs is None
-
-    @property
     def keeps_prompt(self) -> bool:
         """Return whether the prompt's KV is kept as a prefix as soon as it is computed, because
         other choices need it or because it is long. A short prompt is kept with its output, at half
         the copying."""
-        if not self.may_be_kept:
+        if not self.prepared.may_be_kept:
             return False
         enough = self.prompt.length > self.prompt.block_tokens
         return enough and (len(self.prepared.choices) > 1 or self.prompt.length >= LONG_PROMPT)

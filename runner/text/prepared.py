@@ -93,6 +93,12 @@ class PreparedRequest:
     def request_id(self) -> RequestId:
         return self.request.request_id
 
+    @property
+    def may_be_kept(self) -> bool:
+        """Return whether KV of this request may become a prefix. A scored prompt neither uses nor
+        becomes a prefix."""
+        return self.is_kept and self.request.prompt_logprobs is None
+
 
 @dataclass(frozen=True, slots=True)
 class ReadPrompt:

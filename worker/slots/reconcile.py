@@ -394,9 +394,7 @@ def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
 def instance_slot(table: SlotTable, instance: InstanceId) -> Slot | None:
     """Return the slot of an instance's lowest rank here, in its latest generation; None without
     one. Rank 0 schedules the requests, so it knows most about them."""
-    ranks = [
-        (-slot.task.generation, slot.task.rank, slot.name)
-        for slot in table.slots.values()
-        if slot.life != "free" and slot.task and slot.task.instance == instance
-    ]
-    return table.slots[min(ranks)[2]] if ranks else None
+    living = [slot for slot in table.slots.values() if slot.life != "free"]
+    tasks = {s.name: s.task for s in living if s.task and s.task.instance == instance}
+    name = min(tasks, key=lambda name: (-tasks[name].generation, tasks[name].rank), default=None)
+    return None if name is None else table.slots[name]
