@@ -161,17 +161,25 @@ class ModelCard(Message):
 class PartialModel(Message):
     """Some layers of a model on a node's disk: all layers in `layers`, a list of spans [first,
     last). `have_bytes` of the `size_bytes` of the model's files are on the disk. The node can serve
-    these layers as a stage of a pipeline; other nodes can't copy them. `path`: the folder."""
+    these layers as a stage of a pipeline; other nodes can't copy them. `path`: the folder. `card`:
+    the card of the whole model; None: unknown."""
 
     model: ModelId
     layers: tuple[tuple[int, int], ...]
     have_bytes: int
     size_bytes: int
     path: str = ""
+    card: ModelCard | None = None
 
     def holds(self, first: int, last: int) -> bool:
         """Return whether this partial model has all layers [`first`, `last`)."""
         return covers(self.layers, first, last)
+
+    @property
+    def text(self) -> str:
+        """Return the layers, from 0, as text: `layers 0 to 9 of 28`."""
+        spans = ", ".join(f"{first} to {last - 1}" for first, last in self.layers)
+        return f"layers {spans}" + ("" if self.card is None else f" of {self.card.layers}")
 
 
 class PassedOver(Message):
@@ -189,10 +197,11 @@ class PassedOver(Message):
     aliases: tuple[ModelId, ...] = ()
 
 
-def models_of(nodes: Iterable[NodeCard]) -> dict[ModelId, ModelCard]:
+def models_of(nodes: Collection[NodeCard]) -> dict[ModelId, ModelCard]:
     """Return the models of these nodes by name: the first node's card of each. Settings come from
     the newest `card.toml` of all nodes; the origin from a node that did not copy the model from
-    another."""
+    another. A model that no node has completely counts if the nodes together have all of its
+    layers."""
     models: dict[ModelId, ModelCard] = {}
     for node in nodes:
         for model in node.models:
@@ -203,7 +212,29 @@ def models_of(nodes: Iterable[NodeCard]) -> dict[ModelId, ModelCard]:
             update = {name: getattr(model, name) for name in (*newer, *first)}
             if update:
                 models[model.model] = card.model_copy(update=update)
+    for name, card in joined_parts(nodes).items():
+        models.setdefault(name, card)
     return models
+
+
+def joined_parts(nodes: Iterable[NodeCard]) -> dict[ModelId, ModelCard]:
+    """Return the models of which the nodes together have all layers, each in part: the first part's
+    card of each. Parts with different files do not count together."""
+    first: dict[tuple[ModelId, str], ModelCard] = {}
+    spans: dict[tuple[ModelId, str], list[tuple[int, int]]] = {}
+    for part in (part for node in nodes for part in node.parts):
+        if part.card is not None:
+            key = (part.model, part.card.digest)
+            first.setdefault(key, part.card)
+            spans.setdefault(key, []).extend(part.layers)
+    whole = (key for key, card in first.items() if covers(spans[key], 0, card.layers))
+    return {key[0]: first[key] for key in whole}
+
+
+def parts_text(model: ModelId, nodes: Iterable[NodeCard]) -> str:
+    """Return which nodes have which layers of a model, as text; empty if no node has only some."""
+    held = [(node.name, part) for node in nodes for part in node.parts if part.model == model]
+    return ", ".join(f"{name} holds {part.text}" for name, part in held)
 
 
 def passed_over_named(

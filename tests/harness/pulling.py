@@ -25,8 +25,7 @@ from worker.pulling.patience import PullTiming
 QUICK = PullTiming(silence_s=3.0, pause_s=0.05, longest_s=0.2, asked_s=5.0, busy=3)
 REPOSITORY = "someone/tiny"
 BEFORE_THE_HUB = (
-    "httpx2", "worker.pulling.files", "worker.pulling.forecast", "worker.pulling.partial",
-    "worker.pulling.ranges", "worker.transfer.download",
+    "httpx2", "worker.pulling.fetching.fetch", "worker.pulling.forecast",
 )  # fmt: skip
 """What the process imports but `huggingface_hub`, which reads when imported where its hub is."""
 

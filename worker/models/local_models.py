@@ -1,8 +1,8 @@
 """Talks to the disk: the models on this node, complete or in part.
 
-A partly fetched model stays in its staging folder, where the file `stage.json` lists the complete
-layers. If a model has several staging folders, the one with most layers counts. An incomplete pull
-is reported as a model that is not listed.
+A partly fetched model stays in its staging folder, or in the folder of its pull, where the file
+`stage.json` lists the complete layers. If a model has several such folders, the last one to which
+layers came counts. An incomplete pull is reported as a model that is not listed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from worker.models.weights import Weights
 PULLING = ".pulling"
 """The folder, below the models folder, of incomplete pulls from a hub. Incomplete copies from other
 nodes are in `STAGING`."""
+STAGE_FILE = "stage.json"
+"""The file that lists the complete layers of a partial model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,12 @@ class LocalModels:
         passed_over = (*self._weights.passed_over, *pulled_parts(self.folder))
         parts: dict[ModelId, PartialModel] = {}
         part_cards: dict[ModelId, ModelCard] = {}
-        for part in sorted(parts_held(self.folder), key=lambda part: part.have_bytes):
+        for part in sorted(parts_held(self.folder), key=lambda part: _kept_ns(Path(part.path))):
             if part.model not in cards:
                 card = self._weights.card(part.model, files_of(Path(part.path)))
                 if card is not None:
-                    part_cards[part.model], parts[part.model] = card, part
+                    part_cards[part.model] = card
+                    parts[part.model] = part.model_copy(update={"card": card})
         return DiskLook(cards, parts, part_cards, passed_over)
 
     def _timed(self, card: ModelCard) -> ModelCard:
@@ -82,9 +85,9 @@ class LocalModels:
 
 
 def parts_held(models: Path) -> tuple[PartialModel, ...]:
-    """Return the partial models in the staging folders below `models`, by model."""
+    """Return the partial models below `models`, copied or pulled, by model."""
     parts: list[PartialModel] = []
-    for stage in stages_of(models):
+    for stage in (*stages_of(models), *pulls_in(models)):
         layers, name = held_layers(stage), staged_model(stage)
         if layers and is_model_id(name):
             with contextlib.suppress(FileNotFoundError):  # it is being completed or removed
@@ -93,16 +96,22 @@ def parts_held(models: Path) -> tuple[PartialModel, ...]:
 
 
 def pulled_parts(models: Path) -> Iterator[PassedOver]:
-    """Yield a notice for each incomplete or running pull below `models`."""
+    """Yield a notice for each incomplete or running pull below `models`. A pull that has some
+    layers completely is a partial model."""
+    for folder in pulls_in(models):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it went meanwhile
+            model = str(json.loads((folder / "pull.json").read_text())["model"])
+            if is_locked(folder):
+                yield notice_of(model, str(folder), being_pulled())
+            elif not held_layers(folder):
+                unfit = pulled_in_part(model, *grown_bytes(folder))
+                yield notice_of(model, str(folder), unfit)
+
+
+def pulls_in(models: Path) -> Iterator[Path]:
+    """Yield the folder of each pull below the models folder, in order."""
     with contextlib.suppress(FileNotFoundError):
-        for folder in sorted((models / PULLING).iterdir()):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it went meanwhile
-                model = str(json.loads((folder / "pull.json").read_text())["model"])
-                if is_locked(folder):
-                    yield notice_of(model, str(folder), being_pulled())
-                else:
-                    unfit = pulled_in_part(model, *grown_bytes(folder))
-                    yield notice_of(model, str(folder), unfit)
+        yield from sorted((models / PULLING).iterdir())
 
 
 def stages_of(models: Path) -> Iterator[Path]:
@@ -133,7 +142,14 @@ def held_layers(stage: Path) -> tuple[Range, ...]:
 
 
 def _note(stage: Path) -> Any:
-    return json.loads((stage / "stage.json").read_text())
+    return json.loads((stage / STAGE_FILE).read_text())
+
+
+def _kept_ns(stage: Path) -> int:
+    """Return when layers last came to a partial model; 0 if it went meanwhile."""
+    with contextlib.suppress(OSError):
+        return (stage / STAGE_FILE).stat().st_mtime_ns
+    return 0
 
 
 def _part(stage: Path, model: ModelId, layers: tuple[Range, ...]) -> PartialModel:

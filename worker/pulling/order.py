@@ -39,7 +39,8 @@ class PullSettings:
 class PullOrder:
     """What to pull and to which folder. `here` is the folder of an existing model of this name ("":
     none); `margin_bytes` of the disk stay free. `holds`: after the forecast, wait for `GO`.
-    `float32` and `kv` are how this node loads its models."""
+    `float32` and `kv` are how this node loads its models. `layers`: fetch only what a pipeline
+    stage with the layers [first, last) needs; None: everything."""
 
     model: ModelId
     revision: str
@@ -51,12 +52,15 @@ class PullOrder:
     holds: bool = False
     float32: bool = False
     kv: KvKind = "full"
+    layers: tuple[int, int] | None = None
 
 
 def order_of(fields: dict[str, Any]) -> PullOrder:
     """Return the order from its `dataclasses.asdict` form."""
     timing: dict[str, Any] = fields.pop("timing")
-    return PullOrder(**fields, timing=PullTiming(**timing))
+    layers: list[int] | None = fields.pop("layers")
+    span = None if layers is None else (layers[0], layers[1])
+    return PullOrder(**fields, timing=PullTiming(**timing), layers=span)
 
 
 def hub_of(endpoint: str) -> str:

@@ -1,56 +1,37 @@
 """Talks to a hub and the disk: runs one pull, from reading the hub's listing to moving the finished
 model into the models folder.
 
-Several threads each fetch one run of a file at a time; one hashes each file from its beginning as
-it grows; the caller's thread reports progress. `files` and `patience` decide.
+A pull of some layers first fetches the headers of the weights, which say where the tensors of these
+layers are, and then only the pieces with these tensors. Its model stays a partial one.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import math
 import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from bus.wire.messages.readings import PullPhase, PullState
+from bus.wire.messages.readings import PullForecast, PullPhase, PullState
 from bus.wire.messages.weights import PIECE_BYTES
-from worker.pulling.files import PieceRun, PullFiles
+from worker.models.layer_bytes import SUFFIX, Layers, wanted_pieces
+from worker.models.manifest import piece_count
+from worker.models.passed_over import CONFIG
+from worker.pulling.fetching.fetch import TELL_S, Fetch, FileHash, disk_failure
+from worker.pulling.fetching.files import MOST_SPOILT, PullFiles
+from worker.pulling.fetching.partial import Partial, pulled_revision, sweep_partial
+from worker.pulling.fetching.ranges import RangeReader
 from worker.pulling.forecast import Shelving, forecast_of
 from worker.pulling.hub import Hub
 from worker.pulling.listing import HubFile, HubListing, PullFailed
 from worker.pulling.order import HERE_ALREADY, PullOrder
-from worker.pulling.partial import Partial, pulled_revision, sweep_partial
 from worker.pulling.patience import Patience
-from worker.pulling.ranges import RangeReader
 from worker.transfer.download import ReceivedBytes
 
-TELL_S = 0.25
-HASH_BYTES_AT_ONCE = 8 << 20
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class FileHash:
-    """The hash of a file's first `done_bytes`."""
-
-    def __init__(self, file: HubFile) -> None:
-        self.done_bytes = 0
-        self._hash = hashlib.sha256()
-        if file.kind == "git":
-            self._hash = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)
-
-    def add(self, content: bytes) -> None:
-        """Hash the next bytes of the file."""
-        self._hash.update(content)
-        self.done_bytes += len(content)
-
-    def digest(self) -> str:
-        """Return the hash of the bytes so far, in hexadecimal."""
-        return self._hash.hexdigest()
+Answer = TypeVar("Answer")
 
 
 class PullSession:
@@ -66,10 +47,8 @@ class PullSession:
         self._hub = Hub()
         self._patience = Patience(time.monotonic(), order.timing)
         self._received = ReceivedBytes()
-        self._changed = threading.Condition()
         self._listing: HubListing | None = None
         self._files: PullFiles | None = None
-        self._end: PullFailed | None = None
         self._read: dict[HubFile, bytes] = {}
 
     def run(self) -> PullState:
@@ -95,65 +74,124 @@ class PullSession:
         )
         if order.holds:
             self._hold(listing, reader)
+        if order.layers is not None:
+            self._pull_layers(listing, reader, order.layers)
+            return
         partial = Partial(models, listing)
         have, checked = partial.open()
-        self._files = files = PullFiles(listing, self._with_read(partial, have), checked)
-        self._check_room(models, files)
-        by_path = {file.path: file for file in listing.files}
-        work: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
-            (self._fetch_runs, (reader, partial, by_path))
-        ] * order.connections
-        threads = [
-            threading.Thread(target=self._guarded, args=(act, given), daemon=True)
-            for act, given in [*work, (self._hash_files, (partial,))]
-        ]
-        for thread in threads:
-            thread.start()
-        self._wait(files)
-        for thread in threads:
-            thread.join()
+        files = PullFiles(listing, self._with_read(partial, have), checked)
+        self._fetch(listing, reader, partial, files, self._state)
         reader.close()
         self._tell(self._state("publishing"))
         partial.publish()
 
+    def _pull_layers(
+        self, listing: HubListing, reader: RangeReader, wanted: tuple[int, int]
+    ) -> None:
+        """Fetch what a pipeline stage with these layers needs. Raises PullFailed, OSError."""
+        for file in listing.files:
+            if file.path == CONFIG:
+                self._patiently(lambda file=file: self._small(listing, reader, file))
+        layers = layers_of(listing, self._forecast(listing, reader), wanted)
+        partial = Partial(Path(self._order.models), listing, in_part=True)
+        sizes = {file.path: file.size_bytes for file in listing.files}
+        heads = {
+            path: b"\1" + bytes(piece_count(size) - 1)
+            for path, size in sizes.items()
+            if path.endswith(SUFFIX) and size
+        }
+        self._fetch_pieces(listing, reader, partial, heads, lambda _: self._state("listing"))
+        pieces = wanted_pieces(partial.heads(), sizes, layers)
+        self._fetch_pieces(listing, reader, partial, pieces, self._state)
+        reader.close()
+        self._tell(self._state("publishing"))
+        partial.keep(layers)
+
+    def _fetch_pieces(
+        self,
+        listing: HubListing,
+        reader: RangeReader,
+        partial: Partial,
+        wanted: Mapping[str, bytes],
+        state_of: Callable[[PullPhase], PullState],
+    ) -> None:
+        """Fetch the `wanted` pieces of weights, and all other files. Raises PullFailed, OSError."""
+        damaged: list[str] = []
+        for _ in range(MOST_SPOILT):
+            have, checked = partial.open()
+            # a file that is completely here has a known hash, whichever pieces are needed
+            pieces = {
+                path: b"\1" * len(mask) if all(have[path]) else mask
+                for path, mask in wanted.items()
+            }
+            files = PullFiles(listing, self._with_read(partial, have), checked, pieces)
+            self._fetch(listing, reader, partial, files, state_of)
+            self._tell(state_of("checking"))
+            if not (damaged := partial.find_damage(pieces)):
+                return
+        text = f"the disk does not store data written to {', '.join(damaged)}"
+        raise PullFailed("broken", text)
+
+    def _fetch(
+        self,
+        listing: HubListing,
+        reader: RangeReader,
+        partial: Partial,
+        files: PullFiles,
+        state_of: Callable[[PullPhase], PullState],
+    ) -> None:
+        """Fetch and verify `files`, and tell the progress. Raises PullFailed, OSError."""
+        self._files = files
+        self._check_room(Path(self._order.models), files)
+        url_of = self._hub.url_of
+        fetch = Fetch(listing, files, partial, url_of, self._received, self._patience)
+        fetch.run(reader, self._order.connections, state_of, self._tell)
+
     def _list(self) -> HubListing:
+        return self._patiently(lambda: self._hub.list(self._order.model, self._order.revision))
+
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """Return the answer of a hub, which is asked again after a failure. Raises PullFailed."""
         while True:
             self._tell(self._state("listing"))
             try:
-                listing = self._hub.list(self._order.model, self._order.revision)
+                answer = ask()
             except PullFailed as failure:
                 end = self._patience.failed(failure, time.monotonic())
                 if end is not None:
                     raise end from None
             else:
                 self._patience.came(time.monotonic())
-                return listing
+                return answer
             while time.monotonic() < self._patience.paused_until_at:
                 self._tell(self._state("listing"))
                 time.sleep(TELL_S)
 
     def _hold(self, listing: HubListing, reader: RangeReader) -> None:
         """Report the forecast and wait to be resumed. Raises PullFailed, OSError."""
-        order = self._order
-        shelving = Shelving(Path(order.models), order.float32, order.kv)
-
-        def read(file: HubFile) -> bytes:
-            """Return the content of a small file. Raises PullFailed."""
-            url = self._hub.url_of(listing, file.path)
-            content = reader.read(url, file)
-            hashed = FileHash(file)
-            hashed.add(content)
-            if hashed.digest() != file.digest:
-                raise PullFailed(
-                    "spoilt", f"{file.path} arrived with a hash that differs from the list"
-                )
-            self._read[file] = content
-            return content
-
-        forecast = forecast_of(listing, read, shelving)
+        forecast = self._forecast(listing, reader)
         self._tell(self._state("listing").model_copy(update={"forecast": forecast}))
         self._goes.wait()
         self._patience.came(time.monotonic())
+
+    def _forecast(self, listing: HubListing, reader: RangeReader) -> PullForecast:
+        """Return the forecast, from the small files that are read for it. Raises OSError."""
+        order = self._order
+        shelving = Shelving(Path(order.models), order.float32, order.kv)
+        return forecast_of(listing, lambda file: self._small(listing, reader, file), shelving)
+
+    def _small(self, listing: HubListing, reader: RangeReader, file: HubFile) -> bytes:
+        """Return the content of a small file. Raises PullFailed."""
+        if file in self._read:
+            return self._read[file]
+        content = reader.read(self._hub.url_of(listing, file.path), file)
+        hashed = FileHash(file)
+        hashed.add(content)
+        if hashed.digest() != file.digest:
+            text = f"{file.path} arrived with a hash that differs from the list"
+            raise PullFailed("spoilt", text)
+        self._read[file] = content
+        return content
 
     def _with_read(self, partial: Partial, have: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Put files that were read while the pull was held into the partial model; return the
@@ -189,157 +227,7 @@ class PullSession:
             )
             raise PullFailed("disk_full", text)
 
-    def _wait(self, files: PullFiles) -> None:
-        """Report progress until all files are verified. Raises PullFailed."""
-        while True:
-            with self._changed:
-                now = time.monotonic()
-                self._received.mark(now)
-                if not files.landed:
-                    self._end = self._end or self._patience.judge(now)
-                self._end = self._end or files.refusal
-                if self._end is not None:
-                    self._changed.notify_all()
-                    raise self._end
-                if files.complete:
-                    return
-                phase: PullPhase = "checking" if files.landed else "fetching"
-                state = self._state(phase)
-            self._tell(state)
-            with self._changed:
-                if not files.complete and self._end is None:
-                    self._changed.wait(TELL_S)
-
-    # --- in threads ---
-
-    def _guarded(self, act: Callable[..., None], given: tuple[Any, ...]) -> None:
-        try:
-            act(*given)
-        except PullFailed as failure:
-            self._give_up(failure)
-        except OSError as error:
-            self._give_up(disk_failure(error))
-        except Exception as error:
-            self._give_up(
-                PullFailed("broken", f"an error in shoal ({type(error).__name__}): see the log")
-            )
-            raise
-
-    def _give_up(self, failure: PullFailed) -> None:
-        with self._changed:
-            self._end = self._end or failure
-            self._changed.notify_all()
-
-    def _fetch_runs(
-        self, reader: RangeReader, partial: Partial, by_path: dict[str, HubFile]
-    ) -> None:
-        while (run := self._next_run()) is not None:
-            runs = [run]
-            try:
-                self._fetch(reader, partial, by_path[run.path], runs)
-            except PullFailed as failure:
-                with self._changed:
-                    end = self._patience.failed(failure, time.monotonic())
-                if end is not None:
-                    raise end from None
-            finally:
-                with self._changed:
-                    for piece_run in runs:
-                        self._plan().put_back(piece_run)
-                    self._changed.notify_all()
-
-    def _next_run(self) -> PieceRun | None:
-        """Wait for the next run to fetch; None if everything is verified, or the pull failed."""
-        with self._changed:
-            while self._end is None and not self._plan().complete:
-                pause_s = self._patience.paused_until_at - time.monotonic()
-                run = self._plan().next() if pause_s <= 0 else None
-                if run is not None:
-                    return run
-                self._changed.wait(TELL_S if pause_s <= 0 else min(pause_s, TELL_S))
-            return None
-
-    def _fetch(
-        self, reader: RangeReader, partial: Partial, file: HubFile, runs: list[PieceRun]
-    ) -> None:
-        """Fetch the run in `runs`; if the hub answers with the whole file, a run that streams it is
-        added. Raises PullFailed, OSError."""
-        assert self._listing is not None
-        (run,), url = runs, self._hub.url_of(self._listing, file.path)
-        with reader.opened(url, file, run.begin, run.end) as answer:
-            if (answer.begin, answer.end) != (run.begin, run.end) and not run.streams:
-                with self._changed:
-                    stream = self._plan().stream(run)
-                if stream is None:
-                    return
-                runs.append(stream)
-            index, held = answer.begin // PIECE_BYTES, bytearray()
-            for part in answer.parts():
-                held += part
-                left = file.size_bytes - index * PIECE_BYTES
-                while held and len(held) >= (length := min(PIECE_BYTES, left)):
-                    content = bytes(held[:length])
-                    del held[:length]
-                    if not self._take(partial, file, index, content):
-                        return
-                    index, left = index + 1, left - length
-
-    def _take(self, partial: Partial, file: HubFile, index: int, content: bytes) -> bool:
-        """Store an arrived piece; return whether more of its file is wanted."""
-        with self._changed:
-            if self._end is not None:
-                return False
-            wanted = self._plan().wants(file.path, index)
-        if not wanted:
-            return True
-        partial.write(file, index, content)
-        with self._changed:
-            if self._end is not None:
-                return False
-            self._plan().take(file.path, index)
-            self._patience.came(time.monotonic())
-            self._received.total += len(content)
-            self._changed.notify_all()
-            return not self._plan().has_all(file.path)
-
-    def _hash_files(self, partial: Partial) -> None:
-        hashes: dict[str, FileHash] = {}
-        while (file := self._next_to_hash(hashes)) is not None:
-            file_hash = hashes.setdefault(file.path, FileHash(file))
-            with self._changed:
-                ready = self._plan().hashable(file.path)
-            with open(partial.path(file), "rb") as opened:
-                opened.seek(file_hash.done_bytes)
-                while file_hash.done_bytes < ready:
-                    file_hash.add(
-                        opened.read(min(HASH_BYTES_AT_ONCE, ready - file_hash.done_bytes))
-                    )
-            if file_hash.done_bytes == file.size_bytes:
-                digest = hashes.pop(file.path).digest()
-                partial.note_whole(file, is_right=digest == file.digest)
-                with self._changed:
-                    self._plan().check(file.path, digest)
-                    self._changed.notify_all()
-
-    def _next_to_hash(self, hashes: dict[str, FileHash]) -> HubFile | None:
-        """Wait for a file with bytes that are not hashed yet; None at the end."""
-        with self._changed:
-            while self._end is None and not self._plan().complete:
-                for file in self._plan().unchecked():
-                    ready, file_hash = self._plan().hashable(file.path), hashes.get(file.path)
-                    if (
-                        ready > (file_hash.done_bytes if file_hash else 0)
-                        or ready == file.size_bytes
-                    ):
-                        return file
-                self._changed.wait(TELL_S)
-            return None
-
     # --- how far it is ---
-
-    def _plan(self) -> PullFiles:
-        assert self._files is not None
-        return self._files
 
     def _failed(self, failure: PullFailed) -> PullState:
         return self._state("failed").model_copy(
@@ -353,6 +241,7 @@ class PullSession:
 
     def _state(self, phase: PullPhase) -> PullState:
         listing, files, now = self._listing, self._files, time.monotonic()
+        total_bytes = 0 if listing is None else listing.total_bytes
         pause_s = self._patience.paused_until_at - now
         last = self._patience.last
         waits = ""
@@ -366,20 +255,27 @@ class PullSession:
             digest="" if listing is None else listing.digest,
             files=0 if listing is None else len(listing.files),
             done_bytes=0 if files is None else files.done_bytes,
-            total_bytes=0 if listing is None else listing.total_bytes,
+            total_bytes=total_bytes if files is None else files.total_bytes,
+            layers=self._order.layers,
             received_bytes=self._received.total,
             bytes_per_s=self._received.per_s(now) if phase == "fetching" else 0.0,
             note=waits,
         )
 
 
-def disk_failure(error: OSError) -> PullFailed:
-    """Return the failure for an error of the disk; the files received so far stay."""
-    why = f"{error.strerror or error}{f' ({error.filename})' if error.filename else ''}"
-    if error.errno in NO_ROOM:
+def layers_of(listing: HubListing, forecast: PullForecast, wanted: tuple[int, int]) -> Layers:
+    """Return the layers [first, last) to fetch. Raises PullFailed if the model has no such layers,
+    or if shoal does not load its family from only some of them."""
+    (first, last), card, model = wanted, forecast.card, listing.model
+    if card is None:
+        raise PullFailed("unfit", f"the layers of {model} are unknown: {forecast.why}")
+    if not 0 <= first < last <= card.layers:
+        text = f"{model} has {card.layers} layers; layers {first} to {last - 1} do not exist"
+        raise PullFailed("unfit", text)
+    if not card.fetched_in_parts:
         text = (
-            f"the disk is full: {why}; the files received so far are kept; free some "
-            "space and pull again"
+            f"shoal cannot load models of the family {card.family} from only some of their "
+            f"layers; pull all of {model}"
         )
-        return PullFailed("disk_full", text)
-    return PullFailed("broken", f"disk error on this node: {why}")
+        raise PullFailed("unfit", text)
+    return Layers(first, last, card.layers)

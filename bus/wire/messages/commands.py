@@ -30,10 +30,12 @@ from bus.wire.pool import (
 
 
 class SupposedModel(Message):
-    """A model that is on no disk yet. The placement is planned as if that node had it."""
+    """A model that is on no disk yet. The placement is planned as if that node had it; with
+    `by_layers`, as if each node could fetch the layers of its rank."""
 
     node: NodeId
     card: ModelCard
+    by_layers: bool = False
 
 
 class PlaceModel(Message):

@@ -289,7 +289,7 @@ class PullState(Message):
     download. `claim`: present from before the first weights are requested until the pull fails or
     becomes a copy. A pull that waits for another node's pull has the figures of that pull.
     `background`: the node's disk has a record of the pull, so that it continues without clients and
-    after a restart."""
+    after a restart. `layers`: only these layers [first, last) are pulled."""
 
     model: ModelId
     phase: PullPhase
@@ -310,6 +310,7 @@ class PullState(Message):
     forecast: PullForecast | None = None
     claim: PullClaim | None = None
     background: bool = False
+    layers: tuple[int, int] | None = None
 
 
 class PullReading(Message):

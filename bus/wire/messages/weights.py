@@ -103,7 +103,8 @@ class PullAsked(Message):
     `holds`: make the forecast (`PullState.forecast`), then wait with the download until a client
     asks without `holds`. `leaves`: the client no longer waits; partial files are kept. `copies`:
     use only other nodes as sources; no hub is contacted. `background`: once no client
-    holds the pull, continue it without clients and after a restart."""
+    holds the pull, continue it without clients and after a restart. `layers`: fetch only what a
+    pipeline stage with the layers [first, last) needs, from the hub."""
 
     kind: Literal["pull_asked"] = "pull_asked"
     question: str = Field(max_length=64)
@@ -114,6 +115,7 @@ class PullAsked(Message):
     holds: bool = False
     copies: bool = False
     background: bool = False
+    layers: tuple[int, int] | None = None
 
 
 class VerifyAsked(Message):

@@ -12,7 +12,7 @@ import pytest
 
 from bus.client import BusClient
 from bus.process.identity import sealed
-from bus.wire.cards import ModelCard
+from bus.wire.cards import ModelCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.gateways import ChangePull, PullChanged
 from bus.wire.messages.readings import PullReading, PullState
@@ -59,6 +59,7 @@ class Machine:
     logged: list[str] = field(default_factory=list[str])
     readings: int = 0
     cards: dict[ModelId, ModelCard] = field(default_factory=dict[ModelId, ModelCard])
+    parts: dict[ModelId, PartialModel] = field(default_factory=dict[ModelId, PartialModel])
 
     def start_worker(self) -> Pulls:
         """Start a worker; the one before must have ended."""
@@ -81,7 +82,7 @@ class Machine:
             let_go=lambda _: None,
             addresses=(),
         )
-        here = SimpleNamespace(cards=self.cards, passed_over=())
+        here = SimpleNamespace(cards=self.cards, parts=self.parts, passed_over=())
         settings = PullSettings(self.folder / "models", self.folder / "pulls")
         self.worker = Pulls(
             cast(BusClient, bus), settings, cast(Downloads, downloads), cast(LocalModels, here)
@@ -172,6 +173,53 @@ def test_a_background_pull_outlives_its_clients_and_its_worker(begun: Machine) -
     assert not resumed.order.holds and "resuming a pull after a restart" in begun.logged
     begun.tick(LEASE_S + 1)
     assert resumed in begun.running
+
+
+def test_a_pull_of_layers_stays_one_of_layers_until_they_are_here(machine: Machine) -> None:
+    machine.ask("q", revision="abc", background=True, layers=(3, 6))
+    eventually(machine.is_safe, 30, "the pull is recorded")
+    assert machine.states[0].layers == machine.running[0].order.layers == (3, 6)
+    machine.restart()
+    assert machine.running[-1].order.layers == (3, 6)
+    assert machine.change("pause").why == machine.change("resume").why == ""
+    order = machine.running[-1].order
+    assert (order.layers, order.revision) == ((3, 6), "abc")
+    machine.ask("whole", revision="abc")
+    machine.ask("others", revision="abc", layers=(0, 3))
+    machine.ask("same", revision="abc", layers=(3, 6))
+    machine.tick()
+    reasons = {state.questions: state.reason for state in machine.states}
+    assert reasons[("whole",)] == reasons[("others",)] == "conflict"
+    assert reasons[("same",)] is None
+    machine.processes[-1].state = PullState(model=M, phase="done")
+    machine.tick()
+    machine.parts[M] = PartialModel(model=M, layers=((3, 6),), have_bytes=1, size_bytes=2)
+    machine.worker.looked([M])
+    machine.tick()
+    ended = next(state for state in machine.states if "same" in state.questions)
+    assert ended.phase == "done" and not ended.background
+    machine.restart()
+    assert not machine.states
+
+
+def test_layers_that_are_not_on_the_disk_after_their_pull_are_a_failure(machine: Machine) -> None:
+    machine.ask("q", layers=(3, 6))
+    machine.tick()
+    machine.processes[-1].state = PullState(model=M, phase="done")
+    machine.tick()
+    machine.parts[M] = PartialModel(model=M, layers=((3, 5),), have_bytes=1, size_bytes=2)
+    machine.worker.looked([M])
+    machine.tick()
+    assert machine.states[0].reason == "unfit"
+
+
+def test_a_pull_that_nobody_waits_for_is_no_conflict(machine: Machine) -> None:
+    machine.ask("dry run", holds=True)
+    machine.tick()
+    machine.ask("dry run", holds=True, leaves=True)
+    machine.ask("q", revision="abc", background=True, layers=(0, 3))
+    eventually(machine.is_safe, 30, "the pull is recorded")
+    assert [process.order.layers for process in machine.running] == [(0, 3)]
 
 
 def test_any_other_pull_ends_with_its_client_and_with_its_worker(machine: Machine) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import PIECE_BYTES
 from worker.models.manifest import piece_count
-from worker.pulling.files import MOST_SPOILT, PieceRun, PullFiles
+from worker.pulling.fetching.files import MOST_SPOILT, PieceRun, PullFiles
 from worker.pulling.listing import HubFile, HubListing, PullFailed
 from worker.pulling.patience import Patience, PullTiming
 
@@ -136,6 +136,37 @@ def test_what_was_kept_is_not_asked_for_again(of_sizes: list[int]) -> None:
         asked[run.path] |= set(range(run.first, run.last))
     for path, noted in have.items():
         assert asked[path] == {index for index, one in enumerate(noted) if not one}
+
+
+@given(sizes, st.integers(0, 1 << 32))
+def test_only_wanted_pieces_are_handed_out_and_whole_files_are_hashed(
+    of_sizes: list[int], seed: int
+) -> None:
+    known, dice = listing(of_sizes), random.Random(seed)
+    counts = {file.path: piece_count(file.size_bytes) for file in known.files}
+    wanted = {
+        path: bytes(dice.randint(0, 1) for _ in range(count))
+        for path, count in counts.items()
+        if dice.random() < 0.7
+    }
+    have = {path: bytes(dice.randint(0, 1) for _ in range(n)) for path, n in counts.items()}
+    files = PullFiles(known, have, frozenset(), wanted)
+    asked: dict[str, set[int]] = {path: set() for path in counts}
+    while (run := files.next()) is not None:
+        assert not files.landed
+        for index in range(run.first, run.last):
+            assert files.wants(run.path, index)
+            files.take(run.path, index)
+            asked[run.path].add(index)
+    assert files.landed and files.done_bytes == files.total_bytes
+    for path, count in counts.items():
+        mask = wanted.get(path, b"\1" * count)
+        assert asked[path] == {n for n in range(count) if mask[n] and not have[path][n]}
+    hashed = {file.path for file in files.unchecked()}
+    assert hashed == {path for path in counts if all(wanted.get(path, b"\1"))}
+    for path in hashed:
+        assert not files.complete and files.check(path, RIGHT)
+    assert files.complete
 
 
 def test_notes_that_do_not_fit_a_file_are_forgotten() -> None:

@@ -102,7 +102,8 @@ class GrowingFiles:
 def grown_bytes(folder: Path) -> tuple[int, int]:
     """Return the present bytes and the total bytes of the growing files in a folder. Raises
     OSError."""
-    sizes = [path.stat().st_size for path in (folder / FILES).rglob("*") if path.is_file()]
+    files = (path for path in (folder / FILES).rglob("*") if not path.name.startswith("."))
+    sizes = [path.stat().st_size for path in files if path.is_file()]
     missing = sum(note.read_bytes()[:-1].count(0) for note in (folder / HAVE).iterdir())
     return max(0, sum(sizes) - missing * PIECE_BYTES), sum(sizes)
 

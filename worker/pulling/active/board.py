@@ -106,12 +106,14 @@ class PullBoard:
                 "questions": tuple(pull.heard),
                 "claim": pull.standing.claim,
                 "background": pull.background and is_safe,
+                "layers": pull.layers,
             }
         )
 
     def _restored(self, recorded: RecordedPull) -> Pull:
         now = self._client.reactor.now()
-        pull = background_pull(ModelId(recorded.model), recorded.revision, now, RESTARTED)
+        model, layers = ModelId(recorded.model), recorded.layers
+        pull = background_pull(model, recorded.revision, layers, now, RESTARTED)
         if recorded.reason is None:
             self._client.log.info("resuming a pull after a restart", model=pull.model)
         else:
@@ -125,7 +127,13 @@ def _recorded(pull: Pull) -> RecordedPull:
     reason, message = pull.state.reason, pull.state.message
     if pull.ended_at is None:
         reason, message = None, ""
-    return RecordedPull(model=pull.model, revision=pull.revision, reason=reason, message=message)
+    return RecordedPull(
+        model=pull.model,
+        revision=pull.revision,
+        layers=pull.layers,
+        reason=reason,
+        message=message,
+    )
 
 
 def _mark(state: PullState) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 from bus.wire.messages.gateways import ChangePull, PullChanged
 from worker.pulling.active.board import PullBoard
 from worker.pulling.active.pull import Pull, background_pull
-from worker.pulling.partial import delete_partial
+from worker.pulling.fetching.partial import delete_partial
 
 if TYPE_CHECKING:
     from bus.client import BusClient
@@ -116,7 +116,7 @@ class PullChanges:
             return NO_PULL
         last = ended[-1]
         now = self._client.reactor.now()
-        pull = background_pull(last.model, last.revision, now, "")
+        pull = background_pull(last.model, last.revision, last.layers, now, "")
         self._board.pulls.append(pull)
         self._board.supersede(pull)
         self._client.log.info("a user resumed a pull", model=pull.model)

@@ -29,7 +29,7 @@ class Pull:
     place but the disk was not scanned since. `from_hub` are the questions that allow a hub. The
     first question came at `asked_at`. `standing` is its relation to other nodes' pulls.
     `background`: it continues without clients; if it has failed or is paused, a user can resume
-    it."""
+    it. `layers`: only these layers [first, last) are pulled."""
 
     model: ModelId
     revision: str
@@ -45,6 +45,12 @@ class Pull:
     ended_at: float | None = None
     standing: PullStanding = field(default_factory=PullStanding)
     background: bool = False
+    layers: tuple[int, int] | None = None
+
+    @property
+    def needs_hub(self) -> bool:
+        """Return whether only a hub can provide it: it is pulled at a revision or by layers."""
+        return bool(self.revision) or self.layers is not None
 
     @property
     def copies(self) -> bool:
@@ -62,10 +68,12 @@ class Pull:
             downloads.let_go(self.model)
 
 
-def background_pull(model: ModelId, revision: str, now: float, note: str) -> Pull:
+def background_pull(
+    model: ModelId, revision: str, layers: tuple[int, int] | None, now: float, note: str
+) -> Pull:
     """Return a new pull that waits for no client."""
-    state = PullState(model=model, phase="waiting", note=note)
-    return Pull(model, revision, state, goes=True, asked_at=now, background=True)
+    state = PullState(model=model, phase="waiting", note=note, layers=layers)
+    return Pull(model, revision, state, goes=True, asked_at=now, background=True, layers=layers)
 
 
 def why_no_giver(pull: Pull, now: float) -> str | None:

@@ -2,9 +2,9 @@
 
 A pull lasts while one of its clients repeats the question, or until it ends if a client wants it in
 the background. A client that asks for a model already being pulled joins. A model that another node
-offers, or fetches (`claims`), is copied from there, unless a revision is requested; if all clients
-want a copy, no hub is contacted. If all clients hold the pull (`holds`), it reports its forecast
-and waits. The worker calls `Pulls.tick` and `looked`.
+offers, or fetches (`claims`), is copied from there. A pull of a revision or of layers always comes
+from the hub. If all clients want a copy, no hub is contacted. If all clients hold the pull
+(`holds`), it reports its forecast and waits. The worker calls `Pulls.tick` and `looked`.
 """
 
 from __future__ import annotations
@@ -74,13 +74,19 @@ class Pulls:
         for pull in self._board.live():
             if not pull.came or pull.model not in came:
                 continue
-            if pull.model in self._here.cards:
+            if pull.model in self._here.cards or self._has_layers(pull):
                 self._board.end(pull, "done", pull.state.note)
                 continue
             notices = [notice for notice in self._here.passed_over if notice.name == pull.model]
             why = "; ".join(f"{notice.why} ({notice.remedy})" for notice in notices)
             text = f"{pull.model} was pulled, but this node cannot run it: {why}"
             self._board.fail(pull, "unfit", text)
+
+    def _has_layers(self, pull: Pull) -> bool:
+        if pull.layers is None:
+            return False
+        part = self._here.parts.get(pull.model)
+        return part is not None and part.holds(*pull.layers)
 
     def close(self) -> None:
         for pull in self._board.live():
@@ -108,12 +114,14 @@ class Pulls:
 
     def _take(self, question: PullAsked, now: float) -> None:
         """Join the pull of that model, begin one, or refuse it."""
+        for pull in self._board.live():
+            self._expire(pull, now)
         live = self._board.live()
         may_be_asked = question.copies or is_repository(question.model)
         same = next((pull for pull in live if pull.model == question.model), None)
         if (
             same is not None
-            and same.revision == question.revision
+            and (same.revision, same.layers) == (question.revision, question.layers)
             and len(same.heard) < MOST_QUESTIONS
             and may_be_asked
         ):
@@ -125,7 +133,7 @@ class Pulls:
             return
         state = PullState(model=question.model, phase="waiting")
         pull = Pull(question.model, question.revision, state, {question.question: now})
-        pull.goes, pull.asked_at = not question.holds, now
+        pull.goes, pull.asked_at, pull.layers = not question.holds, now, question.layers
         if not question.copies:
             pull.from_hub.add(question.question)
         self._board.pulls.append(pull)
@@ -135,6 +143,9 @@ class Pulls:
         elif same is not None and same.revision != question.revision:
             other = same.revision or "the newest"
             text = f"{question.model} is already being pulled at another revision ({other})"
+            self._board.fail(pull, "conflict", text)
+        elif same is not None and same.layers != question.layers:
+            text = f"{question.model} is already being pulled, but not with the same layers"
             self._board.fail(pull, "conflict", text)
         elif same is not None or len(live) >= MOST_PULLS:
             text = (
@@ -174,7 +185,7 @@ class Pulls:
         if is_here and not pull.revision:
             self._board.end(pull, "done", note=HERE_ALREADY)
             return
-        if not is_here and not pull.revision and not pull.no_copy:
+        if not is_here and not pull.needs_hub and not pull.no_copy:
             if not self._downloads.elsewhere(now).has_heard:
                 return
             if givers := self._downloads.givers(pull.model, now):
@@ -232,7 +243,7 @@ class Pulls:
 
     def _follows(self, pull: Pull, now: float) -> bool:
         """Return whether to copy the model from another node that fetches it, and report that."""
-        if pull.revision or pull.no_copy or pull.model in self._here.cards:
+        if pull.needs_hub or pull.no_copy or pull.model in self._here.cards:
             return False
         cards = self._downloads.elsewhere(now).cards
         state = self._claims.followed(pull.model, pull.standing, cards, now)
@@ -244,8 +255,8 @@ class Pulls:
     def _claimed(self, pull: Pull, now: float) -> bool:
         """Claim a model for this node, and return whether it may fetch it now."""
         gives = bool(self._downloads.addresses)
-        settled = pull.revision or self._claims.claim(pull.standing, now, wall(), gives=gives)
-        return bool(settled) or not self._downloads.elsewhere(now).cards
+        settled = pull.needs_hub or self._claims.claim(pull.standing, now, wall(), gives=gives)
+        return settled or not self._downloads.elsewhere(now).cards
 
     def _pull(self, pull: Pull) -> None:
         card, settings = self._here.cards.get(pull.model), self._settings
@@ -257,10 +268,14 @@ class Pulls:
             holds=not pull.goes,
             float32=settings.float32,
             kv=settings.kv,
+            layers=pull.layers,
         )
         if pull.goes:
             pull.begin()
-        self._client.log.info("pulling a model", model=pull.model, revision=pull.revision)
+        layers = "all" if pull.layers is None else f"{pull.layers[0]} to {pull.layers[1] - 1}"
+        self._client.log.info(
+            "pulling a model", model=pull.model, revision=pull.revision, layers=layers
+        )
         pull.process = PullProcess(order)
 
     def _follow_process(self, pull: Pull, process: PullProcess) -> None:

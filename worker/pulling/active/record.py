@@ -31,10 +31,12 @@ RETRY_S = 5.0
 
 
 class RecordedPull(Message):
-    """A background pull. `reason` and `message` say why it does not run now; None: it runs."""
+    """A background pull, of only some `layers` [first, last) if these are given. `reason` and
+    `message` say why it does not run now; None: it runs."""
 
     model: Annotated[ModelId, Field(max_length=400)]
     revision: str = Field(default="", max_length=200)
+    layers: tuple[int, int] | None = None
     reason: PullRefusal | None = None
     message: str = ""
 

@@ -19,10 +19,10 @@ from bus.wire.kv import KvKind
 from bus.wire.messages.readings import PullForecast
 from worker.models.files import installed_families
 from worker.models.passed_over import CONFIG, weights_among
-from worker.pulling.files import PullFiles
+from worker.pulling.fetching.files import PullFiles
+from worker.pulling.fetching.partial import pieces_here
 from worker.pulling.forecast.listed_card import listed_card, why_no_speed
 from worker.pulling.listing import HubFile, HubListing, PullFailed
-from worker.pulling.partial import pieces_here
 
 MAX_CONFIG_BYTES = 16 << 20
 

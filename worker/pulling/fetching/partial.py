@@ -2,6 +2,10 @@
 
 `<models>/.pulling/<owner>--<name>@<commit>/` has `pull.json` (the model), and its files with the
 record of their pieces (`worker.models.files.growing`). The finished model is renamed into place.
+
+A pull of only some layers stays where it is. Its `stage.json` then lists those `layers`, as that of
+a copy from other nodes does (`worker.transfer.staging`), and `hashes` has the hashes of its pieces.
+A later pull of more layers, or of the whole model, continues in that folder.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import time
 from collections.abc import Mapping, Set
 from pathlib import Path
 
+from bus.wire.messages.weights import PIECE_BYTES
 from worker.models.files import (
     GrowingFiles,
     Origin,
@@ -23,7 +28,9 @@ from worker.models.files import (
     sync_folder,
     try_lock,
 )
-from worker.models.local_models import PULLING
+from worker.models.layer_bytes import SUFFIX, Layers
+from worker.models.local_models import PULLING, STAGE_FILE, files_of, held_layers
+from worker.pulling.fetching.piece_hashes import PieceHashes
 from worker.pulling.listing import HubFile, HubListing, PullFailed
 
 KEPT_S = 7 * 24 * 3600.0
@@ -36,31 +43,40 @@ LOCK_S = 10.0
 
 class Partial:
     """The partial model of one listing, below the models folder; locked by this process until it
-    ends. Raises OSError, and PullFailed if another process holds it."""
+    ends. `in_part`: only some layers are fetched, so pieces of weights are hashed. Raises OSError,
+    and PullFailed if another process holds it."""
 
-    def __init__(self, models: Path, listing: HubListing) -> None:
+    def __init__(self, models: Path, listing: HubListing, *, in_part: bool = False) -> None:
         self._models = models
+        self._in_part = in_part
         self._listing = listing
         self._folder = partial_folder(models, listing)
         self._name = self._folder.name.removesuffix(f"@{listing.commit}")
         sizes = {file.path: file.size_bytes for file in listing.files}
         self._files = GrowingFiles(self._folder, sizes)
+        self._hashes = PieceHashes(self._folder, sizes)
         self._lock = _locked(self._folder, listing.model)
 
     def open(self) -> tuple[Mapping[str, bytes], Set[str]]:
         """Create the folder of the partial model, or read what an existing folder has: the pieces
-        of each file, and the verified files. Small files count as verified only after they are
+        of each file, and the verified files. A piece without its hash does not count if the file is
+        fetched in part. Small files count as verified only after they are
         hashed again, because anything may have changed them since an earlier process. Large files
         keep their status unless they were written to."""
         note = {"model": self._listing.model, "digest": self._listing.digest}
         if self._note() != note:
+            self._forget_layers()
             shutil.rmtree(self._files.files, ignore_errors=True)
             (self._folder / "pull.json").write_text(json.dumps(note))
         have: dict[str, bytes] = {}
         checked: set[str] = set()
+        if not all(self._files.fits(file.path) for file in self._listing.files):
+            self._forget_layers()
         for file in self._listing.files:
             noted = self._files.begin(file.path)
             have[file.path] = noted[:-1]
+            if self._hashes_pieces(file) and not all(noted[:-1]):
+                have[file.path] = self._hashes.with_hashes(file.path, noted[:-1])
             small = file.size_bytes <= HASHED_AGAIN_BYTES
             if noted[-1] and not small and not self._files.changed(file.path):
                 checked.add(file.path)
@@ -73,12 +89,56 @@ class Partial:
 
     def write(self, file: HubFile, index: int, content: bytes) -> None:
         """Write a piece, then record it."""
+        if self._hashes_pieces(file):
+            self._hashes.note(file.path, index, content)
         self._files.write(file.path, index, content)
+
+    def heads(self) -> dict[str, bytes]:
+        """Return the first piece of each safetensors file; all have arrived. Raises OSError."""
+        heads: dict[str, bytes] = {}
+        for file in self._listing.files:
+            if file.path.endswith(SUFFIX):
+                with open(self.path(file), "rb") as opened:
+                    heads[file.path] = opened.read(PIECE_BYTES)
+        return heads
+
+    def find_damage(self, wanted: Mapping[str, bytes]) -> list[str]:
+        """Compare the `wanted` pieces of files that were fetched in part with their hashes, and
+        sync these files. Return the files with damaged pieces, which are missing from now on.
+        Raises OSError."""
+        paths: list[str] = []
+        for file in self._listing.files:
+            pieces = wanted.get(file.path)
+            if pieces is None or all(pieces):
+                continue
+            path = self.path(file)
+            if bad := self._hashes.differing(file.path, path, pieces):
+                self._forget_layers()
+                self._files.spoil(file.path, bad)
+                paths.append(file.path)
+            with open(path, "r+b") as opened:
+                os.fsync(opened.fileno())
+        return paths
+
+    def keep(self, layers: Layers) -> None:
+        """Record durably that everything which these layers need has arrived. Raises OSError."""
+        self._note_origin({})
+        self._files.sync_folders()
+        spans = sorted({*held_layers(self._folder), (layers.first, layers.last)})
+        note = {"model": self._listing.model, "digest": self._listing.digest, "layers": spans}
+        fresh = self._folder / "stage.new"
+        with open(fresh, "w") as file:
+            file.write(json.dumps({**note, "count": layers.count}))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._folder / STAGE_FILE)
+        sync_folder(self._folder)
 
     def note_whole(self, file: HubFile, *, is_right: bool) -> None:
         """Record that a whole file is correct and synced to disk, or that the file must be fetched
         from its beginning."""
         if not is_right:
+            self._forget_layers()
             self._files.forget(file.path)
             return
         with open(self.path(file), "r+b") as opened:
@@ -92,10 +152,7 @@ class Partial:
         if target.is_symlink() or (target.exists() and any(target.iterdir())):
             text = f"{target} already exists: move it, or remove it with `shoal rm`"
             raise PullFailed("conflict", text)
-        hashes = {file.path: file.digest for file in self._listing.files}
-        commit = self._listing.commit
-        source = f"{self._listing.model}@{commit[:12]}"
-        note_origin(self._files.files, Origin("pulled", (source,), commit, hashes))
+        self._note_origin({file.path: file.digest for file in self._listing.files})
         self._files.sync_folders()
         os.replace(self._files.files, target)
         sync_folder(target.parent)
@@ -103,6 +160,17 @@ class Partial:
         for folder in (self._models / PULLING).glob(f"{self._name}@*"):
             shutil.rmtree(folder, ignore_errors=True)
         return target
+
+    def _hashes_pieces(self, file: HubFile) -> bool:
+        return self._in_part and file.path.endswith(SUFFIX)
+
+    def _forget_layers(self) -> None:
+        (self._folder / STAGE_FILE).unlink(missing_ok=True)
+
+    def _note_origin(self, hashes: Mapping[str, str]) -> None:
+        commit = self._listing.commit
+        source = f"{self._listing.model}@{commit[:12]}"
+        note_origin(self._files.files, Origin("pulled", (source,), commit, hashes))
 
     def _note(self) -> object:
         try:
@@ -130,22 +198,25 @@ def pulled_revision(folder: Path) -> str | None:
 
 
 def sweep_partial(models: Path, now_wall: float) -> None:
-    """Delete partial models without progress for a week."""
+    """Delete partial models without progress for a week, unless they hold complete layers."""
     with contextlib.suppress(FileNotFoundError):
         for folder in (models / PULLING).iterdir():
             with contextlib.suppress(OSError):
-                if now_wall - folder.stat().st_mtime > KEPT_S:
+                old = now_wall - folder.stat().st_mtime > KEPT_S
+                if old and not (held_layers(folder) and files_of(folder).exists()):
                     shutil.rmtree(folder, ignore_errors=True)
 
 
 def delete_partial(models: Path, model: str) -> int:
-    """Delete the partial files of a model, once no process writes them; return their bytes on the
-    disk. Raises OSError, PullFailed."""
+    """Delete the partial files of a model, once no process writes them, unless they hold complete
+    layers; return their bytes on the disk. Raises OSError, PullFailed."""
     owner, _, name = model.partition("/")
     size_bytes = 0
     for folder in (models / PULLING).glob(f"{glob.escape(f'{owner}--{name}')}@*"):
         lock = _locked(folder, model)
         try:
+            if held_layers(folder):
+                continue
             size_bytes += sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
             shutil.rmtree(folder)
         finally:

@@ -3,7 +3,8 @@
 Pure. A file is requested in runs of pieces; each piece is handed out once until it arrives or is
 put back. If a hub does not support ranges, one reader takes each whole file as it comes. Only the
 whole file's hash is known. A file with a wrong hash is discarded and fetched again, once; the
-second time the pull fails. Small files come first, each from its beginning.
+second time the pull fails. Small files come first, each from its beginning. A file of which only
+some pieces are wanted has no known hash; it is complete when these pieces are here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from worker.pulling.listing import HubFile, HubListing, PullFailed
 RUN_PIECES = 64
 """Maximum pieces per request."""
 MOST_SPOILT = 2
-LANDED, GIVEN, MISSING = 1, 2, 0
+LANDED, GIVEN, MISSING, SPARED = 1, 2, 0, 3
+"""The state of a piece: here, handed out, missing, or not wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,45 +41,59 @@ class PieceRun:
 
 class PullFiles:
     """The files of one listing. `have` has a byte per piece of each file, 1 if it is here;
-    `checked` are the files with a verified hash.
+    `checked` are the files with a verified hash. `wanted` has a byte per piece of some files, 1 if
+    the piece is wanted; of all other files, every piece is.
 
-    Invariant: `done_bytes` is the sum of arrived pieces, and `checked` files have arrived
+    Invariant: `done_bytes` is the sum of arrived wanted pieces, and `checked` files have arrived
     completely.
     """
 
     def __init__(
-        self, listing: HubListing, have: Mapping[str, bytes], checked: Set[str] = frozenset()
+        self,
+        listing: HubListing,
+        have: Mapping[str, bytes],
+        checked: Set[str] = frozenset(),
+        wanted: Mapping[str, bytes] | None = None,
     ) -> None:
         self.refusal: PullFailed | None = None
-        self.total_bytes = listing.total_bytes
-        self.done_bytes = 0
+        self.total_bytes = self.done_bytes = 0
         self._files = {listed.path: listed for listed in listing.files}
         self._order = sorted(self._files, key=lambda path: (self._files[path].size_bytes, path))
         self._pieces: dict[str, bytearray] = {}
         self._checked: set[str] = set()
+        self._sparse: set[str] = set()
         self._spoilt: dict[str, int] = {}
         self._streamed: set[str] = set()
         self._has_ranges = True
         for path, file in self._files.items():
-            self._begin(file, have.get(path, b""), path in checked)
+            self._begin(file, have.get(path, b""), (wanted or {}).get(path))
+            if path in checked and self.has_all(path) and path not in self._sparse:
+                self._checked.add(path)
 
-    def _begin(self, file: HubFile, have: bytes, is_checked: bool) -> None:
+    def _begin(self, file: HubFile, have: bytes, wanted: bytes | None) -> None:
         count = piece_count(file.size_bytes)
-        landed = bytearray(1 if mark == LANDED else MISSING for mark in have)
-        landed = landed if len(landed) == count else bytearray(count)
-        self._pieces[file.path] = landed
-        self.done_bytes += sum(self._length(file, n) for n, mark in enumerate(landed) if mark)
-        if is_checked and landed.count(LANDED) == count:
-            self._checked.add(file.path)
+        pieces = bytearray(LANDED if mark == LANDED else MISSING for mark in have)
+        pieces = pieces if len(pieces) == count else bytearray(count)
+        if wanted is not None and not all(wanted):
+            self._sparse.add(file.path)
+            pieces = bytearray(
+                mark if is_wanted else SPARED
+                for mark, is_wanted in zip(pieces, wanted, strict=True)
+            )
+        self._pieces[file.path] = pieces
+        for index, mark in enumerate(pieces):
+            length = self._length(file, index)
+            self.total_bytes += length if mark != SPARED else 0
+            self.done_bytes += length if mark == LANDED else 0
 
     @property
     def complete(self) -> bool:
-        """Return whether every file has arrived and is verified."""
-        return len(self._checked) == len(self._files)
+        """Return whether everything wanted has arrived, and every whole file is verified."""
+        return self.landed and len(self._checked) + len(self._sparse) == len(self._files)
 
     @property
     def landed(self) -> bool:
-        """Return whether all bytes have arrived, verified or not."""
+        """Return whether all wanted bytes have arrived, verified or not."""
         return self.done_bytes == self.total_bytes
 
     def next(self) -> PieceRun | None:
@@ -105,17 +121,18 @@ class PullFiles:
         return None if run.path in self._streamed else self._stream(run.path, 0)
 
     def wants(self, path: str, index: int) -> bool:
-        """Return whether a piece is missing."""
-        return self._pieces[path][index] != LANDED
+        """Return whether a piece is wanted and missing."""
+        return self._pieces[path][index] in (MISSING, GIVEN)
 
     def has_all(self, path: str) -> bool:
-        """Return whether all bytes of a file have arrived, verified or not."""
-        return self._pieces[path].count(LANDED) == len(self._pieces[path])
+        """Return whether all wanted bytes of a file have arrived, verified or not."""
+        pieces = self._pieces[path]
+        return MISSING not in pieces and GIVEN not in pieces
 
     def take(self, path: str, index: int) -> None:
         """Record that a handed-out piece is on the disk."""
         pieces = self._pieces[path]
-        if pieces[index] != LANDED:
+        if self.wants(path, index):
             pieces[index] = LANDED
             self.done_bytes += self._length(self._files[path], index)
 
@@ -139,8 +156,9 @@ class PullFiles:
         return min(self._files[path].size_bytes, min(gaps, default=len(pieces)) * PIECE_BYTES)
 
     def unchecked(self) -> list[HubFile]:
-        """Return the files not verified yet, in order."""
-        return [self._files[path] for path in self._order if path not in self._checked]
+        """Return the files whose hash is known and not verified yet, in order."""
+        done = self._checked | self._sparse
+        return [self._files[path] for path in self._order if path not in done]
 
     def check(self, path: str, digest: str) -> bool:
         """Record the hash of a completely arrived file; return whether it is right. If it is wrong,
