@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from bus.replica.state import ClusterState
-from bus.wire.cards import ModelKind
+from bus.wire.cards import ModelKind, models_of
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId, is_model_id
 from bus.wire.instances import Instance
@@ -166,8 +166,7 @@ class Scene:
 
     def models(self) -> frozenset[ModelId]:
         """Return the models on the disks of all nodes."""
-        cards = self.observed.living_cards(self.now).values()
-        return frozenset(model_card.model for card in cards for model_card in card.models)
+        return frozenset(models_of(self.observed.living_cards(self.now).values()))
 
 
 def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
@@ -290,7 +289,9 @@ def _preview(
     """Return every way to place a model, which may be a supposed one on a node's disk. A
     supposed model is called impossible only after all nodes have reported."""
     nodes, supposed = scene.nodes(), command.supposed
-    if supposed is not None:
+    if supposed is not None and supposed.by_layers:
+        nodes, spec = placement.offering(nodes, spec, supposed.card)
+    elif supposed is not None:
         nodes = placement.supposing(nodes, supposed.node, supposed.card)
     preview = placement.previews(spec, nodes, scene.policy.sizing, links)
     if isinstance(preview, Refusal):

@@ -74,7 +74,9 @@ class Observations:
                 previous, _ = self.cards.get(card.node, (None, now))
                 if supersedes(card, previous):
                     self.cards[card.node] = (card, now)
-                return previous is None or previous.models != card.models
+                if previous is None or previous.models != card.models:
+                    return True
+                return _layers_of(previous) != _layers_of(card)
             case NodeReading():
                 first = message.node not in self.nodes
                 self.nodes[message.node] = (message, now)
@@ -218,6 +220,10 @@ class Observations:
         """Return whether every rank of a collective test has reported that it is done."""
         readings = [self.tests.get((instance, rank)) for rank in range(ranks)]
         return all(reading is not None and reading[0].phase == "done" for reading in readings)
+
+
+def _layers_of(card: NodeCard) -> list[tuple[ModelId, tuple[tuple[int, int], ...]]]:
+    return [(part.model, part.layers) for part in card.parts]
 
 
 def _is_busy(reading: RunnerReading) -> bool:

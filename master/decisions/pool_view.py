@@ -141,7 +141,7 @@ def on_lost_nodes(model: ModelId, refusal: Refusal, scene: Scene) -> Refusal:
     names = [
         card.name
         for card in scene.observed.unheard_cards(scene.now)
-        if any(model_card.model == model for model_card in card.models)
+        if any(model_card.model == model for model_card in (*card.models, *card.parts))
     ]
     if refusal.reason != "unknown_model" or not names:
         return refusal

@@ -5,7 +5,7 @@ Pure arithmetic, polynomial in the number of nodes. It knows node cards, nodes a
 commands.
 """
 
-from master.placement.availability import PlacementSpec
+from master.placement.availability import PlacementSpec, offering
 from master.placement.capacity import (
     LeasedMemory,
     NodeCapacity,
@@ -24,6 +24,6 @@ from master.placement.speed import Links, read_s_per_byte
 __all__ = [
     "FIXED_BYTES", "MAX_RANKS", "PENDING_RETRY_S", "Crowded", "LeasedMemory", "Links",
     "NodeCapacity", "Placement", "PlacementSpec", "RunnerSizing", "gb", "node_capacities",
-    "place", "plan_of", "previews", "read_s_per_byte", "resolve_backend", "single_costs",
-    "supposing",
+    "offering", "place", "plan_of", "previews", "read_s_per_byte", "resolve_backend",
+    "single_costs", "supposing",
 ]  # fmt: skip

@@ -3,17 +3,18 @@ node's backend, and the bytes to fetch.
 
 Pure. A node without the weights can fetch them from another node if its disk has enough free space.
 It fetches all of them, or if the model's family allows it, only those of its pipeline stage. The
-card then comes from any node that has the model. Without Metal, floating-point weights are cast to
+card then comes from any node that has the model. If no node has all of it, each node can only be
+the stage of layers that are on its disk. Without Metal, floating-point weights are cast to
 32 bits, so on such a node a 16-bit model takes twice its size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from bus.wire.cards import ModelCard, PartialModel
+from bus.wire.cards import ModelCard, NodeCard, PartialModel, joined_parts
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.kv import KvKind, kind_for
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
@@ -71,6 +72,11 @@ class LocalCopy:
     partial: PartialModel | None = None
 
     @property
+    def is_part(self) -> bool:
+        """Return whether the node has only some layers and cannot fetch others."""
+        return self.partial is not None and self.card is self.partial.card
+
+    @property
     def fetch_bytes(self) -> int:
         """Return how many bytes of files the node must fetch before it can load the whole model."""
         have = 0 if self.partial is None else self.partial.have_bytes
@@ -126,46 +132,113 @@ def find_copies(
     spec: PlacementSpec, allowed: Sequence[NodeCapacity], nodes: Sequence[NodeCapacity]
 ) -> tuple[tuple[LocalCopy, ...], dict[str, str]]:
     """Return the allowed nodes that could run the model, and for each other node, by name, why it
-    cannot. At least one of `nodes` must have the model. Nodes that are not allowed may still be the
-    source from which the weights are copied."""
-    donors = [card for node in nodes if (card := node.card_of(spec.model)) is not None]
+    cannot. At least one of `nodes` must have the model, or some of its layers. Nodes that are not
+    allowed may still be the source from which the weights are copied."""
     given = [c for n in nodes if n.card.weights_addresses and (c := n.card_of(spec.model))]
+    donors = [card for node in nodes if (card := node.card_of(spec.model)) is not None]
+    donors = donors or split_cards(spec.model, nodes)
     copies: list[LocalCopy] = []
     blocked: dict[str, str] = {}
     costed: dict[tuple[int, str, bool], tuple[ModelCard, LayerCosts]] = {}
     for node in allowed:
-        why = node.card.cannot_run or spec.barred.get(node.id)
-        if why:
-            blocked[node.name] = why
+        source = _source_of(spec, node, donors, given)
+        if isinstance(source, str):
+            blocked[node.name] = source
             continue
         own = node.card_of(spec.model)
-        donor = own or donors[0]
-        backend = resolve_backend(donor, node.card.backends)
-        if backend is None:
-            fit = ", ".join(donor.compatible_backends)
-            runs = ", ".join(node.card.backends)
-            blocked[node.name] = f"has backends {runs}; the model needs one of {fit}"
-            continue
-        partial, disk_bytes = None, None
-        if own is None:
-            if not given:
-                blocked[node.name] = "lacks the weights, and no node shares them"
-                continue
-            alike = [card for card in given if card.dtype == _dtype(backend)]
-            donor = min(alike or given, key=lambda card: card.size_bytes)
-            partial, disk_bytes = node.partial_of(spec.model), _disk_bytes(node, donor)
-            is_full = disk_bytes == 0 and partial is None
-            if is_full or (disk_bytes is not None and not donor.fetched_in_parts):
-                blocked[node.name] = "lacks disk space for the weights"
-                continue
-        key = (id(donor), backend, own is None)
+        key = (id(source.card), source.backend, source.is_donor)
         if key not in costed:
-            card = donor if own is not None else card_as_computed(donor, backend)
+            card = card_as_computed(source.card, source.backend) if source.is_donor else source.card
             kind = kind_for(spec.kv or card.kv, card.kv_group, windows=card.kv_windows)
-            costed[key] = (card, layer_costs(card, spec.context_tokens, backend, kind))
+            costed[key] = (card, layer_costs(card, spec.context_tokens, source.backend, kind))
         card, costs = costed[key]
-        copies.append(LocalCopy(node, card, backend, own is not None, costs, disk_bytes, partial))
+        copies.append(
+            LocalCopy(
+                node,
+                card,
+                source.backend,
+                own is not None,
+                costs,
+                source.disk_bytes,
+                source.partial,
+            )
+        )
     return tuple(copies), blocked
+
+
+def offering(
+    nodes: Sequence[NodeCapacity], spec: PlacementSpec, card: ModelCard
+) -> tuple[list[NodeCapacity], PlacementSpec]:
+    """Return nodes and conditions for a model that a hub offers. They are as if a node that can run
+    nothing had the model, so that all others could fetch their layers from there."""
+    hub = NodeCard(
+        node=NodeId("hub"),
+        name="the hub",
+        platform="",
+        cores=0,
+        memory_bytes=0,
+        backends=(),
+        mlx_version="",
+        shoal_version="",
+        slots=0,
+        models=(card,),
+        weights_addresses=("hub",),
+        announced_at_s=0.0,
+    )
+    excluded = (*spec.excluded_nodes, hub.node)
+    return [*nodes, NodeCapacity(hub, None)], replace(spec, excluded_nodes=excluded)
+
+
+def split_cards(model: ModelId, nodes: Sequence[NodeCapacity]) -> list[ModelCard]:
+    """Return the cards of the parts of a model that no node has completely. If the parts are of
+    different files, these are the files of which the nodes together have all layers."""
+    parts = [part for node in nodes if (part := node.partial_of(model)) is not None]
+    whole = joined_parts(node.card for node in nodes).get(model)
+    cards = [part.card for part in parts if part.card is not None]
+    return [card for card in cards if whole is None or card.digest == whole.digest]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where the model of a node comes from: `card` is that of its own files, or (`is_donor`) of
+    another node's; the rest as in `LocalCopy`."""
+
+    card: ModelCard
+    backend: str
+    is_donor: bool = False
+    disk_bytes: int | None = None
+    partial: PartialModel | None = None
+
+
+def _source_of(
+    spec: PlacementSpec,
+    node: NodeCapacity,
+    donors: Sequence[ModelCard],
+    given: Sequence[ModelCard],
+) -> _Source | str:
+    """Return where a node gets the model from, or why it cannot run it."""
+    if why := node.card.cannot_run or spec.barred.get(node.id):
+        return why
+    own, part = node.card_of(spec.model), node.partial_of(spec.model)
+    backend = resolve_backend(own or donors[0], node.card.backends)
+    if backend is None:
+        fit = ", ".join((own or donors[0]).compatible_backends)
+        return f"has backends {', '.join(node.card.backends)}; the model needs one of {fit}"
+    if own is not None:
+        return _Source(own, backend)
+    alike = [card for card in given if card.dtype == _dtype(backend)]
+    donor = min(alike or given or donors, key=lambda card: card.size_bytes)
+    if part is not None and part.card is not None and donor.digest not in ("", part.card.digest):
+        return f"holds layers of other files with this name; delete them (`shoal rm {spec.model}`)"
+    if not given:
+        if part is None or part.card is None:
+            return "lacks the weights, and no node shares them"
+        return _Source(part.card, backend, disk_bytes=0, partial=part)
+    disk_bytes = _disk_bytes(node, donor)
+    is_full = disk_bytes == 0 and part is None
+    if is_full or (disk_bytes is not None and not donor.fetched_in_parts):
+        return "lacks disk space for the weights"
+    return _Source(donor, backend, is_donor=True, disk_bytes=disk_bytes, partial=part)
 
 
 def _disk_bytes(node: NodeCapacity, card: ModelCard) -> int | None:

@@ -103,6 +103,11 @@ class NodeCapacity:
             (model_card for model_card in self.card.parts if model_card.model == model), None
         )
 
+    def described(self, model: ModelId) -> ModelCard | None:
+        """Return the card of a model of which the node has all files or some layers, or None."""
+        part = self.partial_of(model)
+        return self.card_of(model) or (None if part is None else part.card)
+
 
 def node_capacities(
     cards: Mapping[NodeId, NodeCard],

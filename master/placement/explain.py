@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bus.wire.cards import covers, parts_text
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.kv import kind_for
-from master.placement.availability import Kind, PlacementSpec
+from master.placement.availability import Kind, PlacementSpec, split_cards
 from master.placement.capacity import (
     MEMORY_SHARE,
     VRAM_SHARE,
@@ -54,12 +55,15 @@ def refuse_early(
             retry_after_s=PENDING_RETRY_S,
         )
     cards = [card for node in nodes if (card := node.card_of(spec.model)) is not None]
+    cards = cards or split_cards(spec.model, nodes)
     if not cards:
         return Refusal(
             reason="unknown_model",
             message=f"{spec.model} is on no node's disk; run `shoal pull {spec.model}`",
             field="model",
         )
+    if (lacking := _unheld(spec.model, nodes)) is not None:
+        return lacking
     longest = max(card.context_tokens for card in cards)
     if spec.context_tokens is not None and spec.context_tokens > longest:
         return Refusal(
@@ -105,6 +109,47 @@ def refuse_early(
             facts={"max_ranks": MAX_RANKS},
         )
     return None
+
+
+def _unheld(model: ModelId, nodes: Sequence[NodeCapacity]) -> Refusal | None:
+    """Return the refusal of a model that no node has completely, if these nodes together lack some
+    of its layers; else None."""
+    cards = split_cards(model, nodes)
+    if not cards or any(node.card_of(model) for node in nodes):
+        return None
+    parts = [part for node in nodes if (part := node.partial_of(model)) is not None]
+    spans = [
+        span
+        for part in parts
+        if part.card is not None and part.card.digest == cards[0].digest
+        for span in part.layers
+    ]
+    held = [covers(spans, layer, layer + 1) for layer in range(cards[0].layers)]
+    if all(held):
+        return None
+    first = held.index(False)
+    last = next((layer for layer in range(first, len(held)) if held[layer]), len(held))
+    text = (
+        f"no available node holds layers {first} to {last - 1} of {model}, and none has all of its "
+        f"{cards[0].layers} layers: {parts_text(model, [node.card for node in nodes])}; pull the "
+        "missing layers with `shoal pull --split`, or all of it"
+    )
+    return Refusal(reason="unknown_model", message=text, field="model")
+
+
+def only_in_parts(problem: PlacementProblem) -> Refusal | None:
+    """Return the refusal if the usable nodes have the model only by layers, and no pipeline of
+    these layers is possible. Return None if a node has or can fetch other layers."""
+    if not all(copy.is_part for copy in problem.copies):
+        return None
+    model = problem.spec.model
+    nodes = [copy.node for copy in problem.copies]
+    held = parts_text(model, [node.card for node in nodes])
+    text = (
+        f"no node has all of {model}, and no pipeline of the layers on the disks fits the memory "
+        f"and the conditions of this load: {held}; pull other layers with `shoal pull --split`"
+    )
+    return _unheld(model, nodes) or Refusal(reason="unsupported", message=text, field="model")
 
 
 def unmeasured() -> Refusal:

@@ -161,6 +161,8 @@ def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
 
 
 def _never_fits(problem: PlacementProblem) -> Refusal:
+    if (in_parts := explain.only_in_parts(problem)) is not None:
+        return in_parts
     sizes = _sizes(problem)
     if sizes and sizes[0] > 1:
         refused = [
@@ -181,6 +183,8 @@ def _no_single(problem: PlacementProblem) -> Refusal:
         return crowded
     if crowded is not None and len(crowded.shortages) == 1:
         return crowded.refusal
+    if (in_parts := explain.only_in_parts(problem)) is not None:
+        return in_parts
     return explain.impossible(replace(problem, copies=problem.copies[:1]))
 
 
@@ -205,6 +209,14 @@ def _place_manual_split(problem: PlacementProblem) -> Verdict:
                 "bits, others as stored), have different files of the model, or use different "
                 "KV formats"
             )
+    first = 0
+    for copy, count in zip(order, counts, strict=True):
+        if copy.is_part and copy.partial is not None and not copy.has_layers(first, first + count):
+            return _bad_layers(
+                f"{copy.node.name} holds {copy.partial.text}, not {first} to {first + count - 1}, "
+                "and no node has all of them"
+            )
+        first += count
     if any(copy.node.free_bytes is None for copy in order):
         return explain.unmeasured()
     placed = search.place_manual_split(problem, order, counts, availability.room_now)

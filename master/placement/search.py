@@ -161,8 +161,12 @@ def place_manual_split(
     """Return the placement with counts[i] layers on the node copies[i]; None if it does not fit."""
     if len(copies) == 1:
         return place_single(problem, copies[0]) if copies[0].fits_whole(room) else None
-    space = _search_space(problem, copies, room)
     bounds = [sum(counts[:stage]) for stage in range(len(counts) + 1)]
+    copies = [
+        replace(copy, disk_bytes=None) if copy.has_layers(first, last) else copy
+        for copy, first, last in zip(copies, bounds[:-1], bounds[1:], strict=True)
+    ]
+    space = _search_space(problem, copies, room)
     if not fits(space.costs, bounds, [member.room for member in space.members]):
         return None
     order = pipeline_search.time_split(space, range(len(copies)), bounds)
@@ -343,7 +347,9 @@ def _group_from_disks(
     if all(copy.partial is None for copy in copies):
         return None
     stored = [replace(copy, disk_bytes=None) for copy in copies if copy.partial or copy.has_weights]
-    for order in permutations(stored[:MOST_PERMUTED], size):
+    by_layers = sorted(stored, key=_first_on_disk)
+    orders = [by_layers] if len(stored) == size else []
+    for order in (*orders, *permutations(stored[:MOST_PERMUTED], size)):
         rooms = _divide_by_machine(order, [copy.stage_room(room) for copy in order])
         bounds, layers = [0], order[0].costs.layers
         for stage, copy in enumerate(order):
@@ -352,6 +358,10 @@ def _group_from_disks(
         if bounds[-1] == layers and all(a < b for a, b in pairwise(bounds)):
             return place_manual_split(problem, order, [b - a for a, b in pairwise(bounds)], room)
     return None
+
+
+def _first_on_disk(copy: LocalCopy) -> int:
+    return 0 if copy.partial is None else min(first for first, _ in copy.partial.layers)
 
 
 def _farthest_on_disk(copy: LocalCopy, first: int, most: int, room: int) -> int:

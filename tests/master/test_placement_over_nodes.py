@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.wire.cards import PartialModel
+from bus.wire.cards import ModelCard, PartialModel
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
 from bus.wire.topology import LinkCost
-from master.placement.availability import PlacementSpec, card_as_computed
+from master.placement.availability import PlacementSpec, card_as_computed, offering
 from master.placement.capacity import NodeCapacity, limit_bytes
 from master.placement.explain import Crowded
 from master.placement.memory_cost import RunnerSizing, layer_costs
@@ -143,6 +143,80 @@ def test_what_lies_on_a_full_disk_is_used_and_not_fetched_again() -> None:
     assert (stage.first_layer, stage.last_layer, stage.fetch_bytes) == (0, 5, 0)
     other = part.model_copy(update={"model": "another"})
     assert isinstance(put([holder, carded(full, parts=(other,))]), Refusal)
+
+
+SPLIT = CARD.model_copy(update={"fetched_in_parts": True, "digest": "one"})
+
+
+def part_of(first: int, last: int, card: ModelCard = SPLIT) -> PartialModel:
+    return PartialModel(
+        model=MODEL, layers=((first, last),), have_bytes=GB, size_bytes=22 * GB, card=card
+    )
+
+
+def split_nodes(*spans: tuple[int, int]) -> list[NodeCapacity]:
+    """Nodes with room for everything, each with only these layers on its disk."""
+    return [
+        node(n, usable=90 * GB, parts=(part_of(*span),)) for n, span in enumerate(spans, start=1)
+    ]
+
+
+def test_a_model_in_parts_is_a_pipeline_of_the_layers_that_each_node_holds() -> None:
+    verdict = placed(split_nodes((4, 7), (0, 4), (7, 10)))
+    held = {rank.copy.node.id: (rank.first_layer, rank.last_layer) for rank in verdict.ranks}
+    assert held == {"n1": (4, 7), "n2": (0, 4), "n3": (7, 10)}
+    assert verdict.sharding == "pipeline" and verdict.fetch_bytes == 0
+    empty = node(9, usable=90 * GB)
+    assert len(placed([*split_nodes((0, 4), (4, 10)), empty]).ranks) == 2
+    everywhere = split_nodes((0, 10), (0, 10))
+    assert len(placed(everywhere).ranks) == 2, "a part is never loaded as a whole"
+    many = [(n, n + 1) for n in reversed(range(10))]
+    assert [rank.first_layer for rank in placed(split_nodes(*many)).ranks] == list(range(10))[::-1]
+
+
+def test_layers_that_no_node_holds_are_named() -> None:
+    gap = refused(split_nodes((0, 4), (6, 10)))
+    assert gap.reason == "unknown_model"
+    assert "no available node holds layers 4 to 5" in gap.message
+    assert "box1 holds layers 0 to 3 of 10" in gap.message
+    nodes = split_nodes((0, 4), (4, 10))
+    away = refused(nodes, excluded_nodes=(NodeId("n2"),))
+    assert "no available node holds layers 4 to 9" in away.message
+    tensor = refused(nodes, sharding="tensor")
+    assert tensor.reason == "unsupported" and "no pipeline of the layers" in tensor.message
+
+
+def test_layers_of_other_files_do_not_count() -> None:
+    other = SPLIT.model_copy(update={"digest": "other"})
+    first, second = split_nodes((0, 4), (4, 10))
+    strange = node(2, usable=90 * GB, parts=(part_of(4, 10, other),))
+    assert refused([first, strange]).reason == "unknown_model"
+    third = node(3, usable=90 * GB, parts=(part_of(4, 10, other),))
+    verdict = placed([first, second, third])
+    assert {rank.copy.node.id for rank in verdict.ranks} == {"n1", "n2"}
+    whole = node(4, usable=24 * GB, models=(other,))
+    mixed = put([first, whole])
+    assert not isinstance(mixed, Placement) or "n1" not in on(mixed)
+
+
+def test_a_manual_split_follows_the_layers_on_the_disks() -> None:
+    nodes = split_nodes((0, 4), (4, 10))
+    assert on(placed(nodes, layers={"n1": 4, "n2": 6})) == ["n2", "n1"]
+    wrong = refused(nodes, layers={"n1": 5, "n2": 5})
+    assert "box1 holds layers 0 to 3 of 10, not 0 to 4" in wrong.message
+
+
+def test_a_hub_offers_a_model_to_nodes_by_their_disks() -> None:
+    nodes = [node(n, usable=90 * GB, disk_free_bytes=10 * GB) for n in (1, 2, 3)]
+    spec = PlacementSpec(MODEL, min_nodes=3, sharding="pipeline")
+    offered, spec = offering(nodes, spec, SPLIT)
+    verdict = place(spec, offered, RunnerSizing(), Links())
+    assert isinstance(verdict, Placement) and len(verdict.ranks) == 3
+    for rank in verdict.ranks:
+        assert rank.fetch_bytes <= 10 * GB - DISK_MARGIN_BYTES
+    full = [node(1, usable=90 * GB, disk_free_bytes=0), *nodes[1:]]
+    offered, spec = offering(full, spec, SPLIT)
+    assert isinstance(place(spec, offered, RunnerSizing(), Links()), Refusal)
 
 
 @given(
