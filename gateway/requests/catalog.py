@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from bus.client import BusClient
-from bus.wire.cards import ModelCard, model_named, passed_over_named
+from bus.wire.cards import ModelCard, model_named, parts_text, passed_over_named
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import Instance
@@ -22,6 +22,7 @@ from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
 from gateway.control.pulling import demanded_repository, known_repository
 from gateway.dialects.faults import (
+    HttpFault,
     HttpFaultRaised,
     makes_no_such,
     of_refusal,
@@ -129,6 +130,10 @@ class ModelCatalog:
             raise HttpFaultRaised(
                 unknown_adapter(name, adapted.model, adapted.adapter, adapted.beside)
             )
+        plain = ModelId(plain_name(name))
+        if held := parts_text(plain, self.readings.cards(self._bus.reactor.now())):
+            text = f"the nodes lack some layers of {plain}: {held}; use `shoal pull --split`"
+            raise HttpFaultRaised(HttpFault(404, "model_not_found", text, field="model"))
         there = names | {model.name for model in self.derived_here()}
         raise HttpFaultRaised(unknown_model(name, sorted(there), seen))
 
@@ -235,6 +240,17 @@ class ModelCatalog:
         rows = max(routing.reading_rows(reading), self._clients.open_at(instance.instance))
         suspect = self._clients.suspect(instance.instance)
         return routing.InstanceLoad(rows, suspect, not routing.has_place(reading, rows))
+
+
+def whole_model(catalog: ModelCatalog, name: str, now: float) -> ModelId:
+    """Return the model that a client's name means, if a node has all of its files. Raises
+    HttpFaultRaised: 404 if no model matches, 409 if nodes have only some of its layers each."""
+    model, nodes = catalog.named(name), catalog.readings.cards(now)
+    held = parts_text(model, nodes)
+    if held and not any(card.model == model for node in nodes for card in node.models):
+        text = f"no node has all of {model}: {held}; first pull all of it with `shoal pull`"
+        raise HttpFaultRaised(HttpFault(409, "conflict", text, field="model"))
+    return model
 
 
 def not_loaded(model: ModelId, waited_s: float, why: str = "") -> Refusal:

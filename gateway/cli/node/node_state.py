@@ -22,6 +22,7 @@ from bus.wire.cards import (
     model_named,
     models_of,
     not_in_force,
+    parts_text,
     passed_over_named,
 )
 from bus.wire.errors import first_problem
@@ -218,6 +219,9 @@ class NodeState:
                 if entry.taken:
                     text = f"no model {name!r}: {not_in_force(entry, node)}"
                 raise CliError(text, remedy=entry.remedy, code=NOT_FOUND)
+            if held := parts_text(ModelId(plain), self.cards):
+                remedy = f"pull the other layers, or all of it with `shoal pull {plain}`"
+                raise CliError(f"no model {name!r}: {held}", remedy=remedy, code=NOT_FOUND)
             there = ", ".join(models) or "none"
             raise CliError(f"no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND)
         return card

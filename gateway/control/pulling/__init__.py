@@ -23,6 +23,7 @@ from gateway.control.pulling.names import (
     pull_target,
 )
 from gateway.control.pulling.on_demand import PullsOnDemand, pulling_text
+from gateway.control.pulling.splitting import SplitPlan, SplitStage, Splitting
 from gateway.control.pulling.sync_plan import CopyAt, SyncPlan, sync_plan
 from gateway.control.pulling.syncing import AskForCopy, CopyState, copied
 from gateway.control.pulling.workers import Workers
@@ -38,6 +39,9 @@ __all__ = [
     "HeldPull",
     "PullTarget",
     "PullsOnDemand",
+    "SplitPlan",
+    "SplitStage",
+    "Splitting",
     "SyncPlan",
     "Verdict",
     "Workers",

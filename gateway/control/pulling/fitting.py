@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from bus.client import BusClient
 from bus.process.identity import new_name
-from bus.wire.ids import CommandId, ModelId, NodeId
+from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.commands import (
     Acknowledged,
     CommandRefused,
@@ -124,11 +124,18 @@ class Fitting:
             supposed = SupposedModel(node=node, card=forecast.card)
         if state.phase == "failed":
             return Fit("unknown", why=state.message)
-        return fit_of(await self._ask_leader(state.model, supposed), node)
+        command = PlaceModel(
+            command_id=CommandId(new_name("cmd")),
+            model=state.model,
+            if_absent=False,
+            dry_run=True,
+            previews=True,
+            supposed=supposed,
+        )
+        return fit_of(await self.ask_leader(command), node)
 
-    async def _ask_leader(
-        self, model: ModelId, supposed: SupposedModel | None
-    ) -> Acknowledged | CommandRefused:
+    async def ask_leader(self, command: PlaceModel) -> Acknowledged | CommandRefused:
+        """Return the leader's answer to a placement that is only tried."""
         waiting: asyncio.Future[Acknowledged | CommandRefused] = (
             asyncio.get_running_loop().create_future()
         )
@@ -138,13 +145,5 @@ class Fitting:
             if not waiting.done():
                 waiting.set_result(answer)
 
-        command = PlaceModel(
-            command_id=CommandId(new_name("cmd")),
-            model=model,
-            if_absent=False,
-            dry_run=True,
-            previews=True,
-            supposed=supposed,
-        )
         self._bus.command(command, answered, deadline_s=ANSWER_S)
         return await waiting

@@ -80,15 +80,18 @@ class Workers:
         hold: Hold | None = None,
         *,
         background: bool = False,
+        layers: tuple[int, int] | None = None,
     ) -> AsyncGenerator[PullState]:
-        """Have a node pull a model, and wait while `hold` says so; see `_follow`. A pull in the
-        `background` continues when the client stops waiting."""
+        """Have a node pull a model, or only what some `layers` [first, last) need, and wait while
+        `hold` says so; see `_follow`. A pull in the `background` continues when the client stops
+        waiting."""
         question = PullAsked(
             question=new_name("pull"),
             asker=self._bus.speaker.node,
             model=target.model,
             revision=target.revision,
             background=background,
+            layers=layers,
         )
 
         def question_now() -> PullAsked:

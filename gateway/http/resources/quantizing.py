@@ -17,6 +17,7 @@ from bus.wire.messages.weights import USUAL_GROUP, Bits, GroupSize, Quantizing, 
 from gateway.dialects.body import Closed
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import acknowledgement, known_nodes
+from gateway.requests.catalog import whole_model
 
 
 class QuantizeBody(Closed):
@@ -51,7 +52,7 @@ class QuantizeModels(Resource):
         cluster = self.cluster
         body = await self.read(req, QuantizeBody)
         await cluster.catalog.wait_known()
-        source = cluster.catalog.named(body.model)
+        source = whole_model(cluster.catalog, body.model, cluster.reactor.now())
         name = ModelId(body.name) if body.name else usual_name(source, body.bits)
         command = commands.QuantizeModel(
             command_id=cluster.command_id(),

@@ -7,7 +7,7 @@ from typing import Any
 
 from bus.models.cards import resolved
 from bus.process.clock import wall
-from bus.wire.cards import ModelCard, PartialModel, PassedOver
+from bus.wire.cards import ModelCard, PartialModel, PassedOver, parts_text
 from bus.wire.instances import Instance
 from bus.wire.kv import held_bytes, window_bytes, window_of
 from bus.wire.messages.derived import DerivedModel
@@ -111,7 +111,8 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("digest", card.digest or "-"),
         ("from", came_from(card, state.names)),
         ("folder", card.path),
-        ("nodes", ", ".join(state.nodes_of(card.model))),
+        ("nodes", ", ".join(state.nodes_of(card.model)) or "-"),
+        ("in part", parts_text(card.model, state.cards) or "-"),
         ("used", _ago(state.last_used_s(card.model))),
         ("changed", _ago(card.modified_at_s)),
         ("loads in", loads_in(card.model, state)),
@@ -178,9 +179,8 @@ def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:
 
 def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
     """Return the row of a partially downloaded model: layers, node and bytes."""
-    spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
     sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
-    where = f"layers {spans} on {node}"
+    where = f"{part.text} on {node}"
     return (part.model, "partly", "-", "-", "-", sizes, "-", where, "-", "-", "-")
 
 

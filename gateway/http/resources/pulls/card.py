@@ -27,6 +27,7 @@ from gateway.dialects.dialect import Limits
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_model
 from gateway.http.callers import key_behind
 from gateway.http.middleware import COMMAND_BYTES, Resource, answer_json, read_body
+from gateway.requests.catalog import whole_model
 
 NOTICED_S, LOOK_S = 15.0, 0.05
 """How long to wait until all nodes report the new card; a worker scans about once a second."""
@@ -133,7 +134,8 @@ class ModelCardResource(Resource):
         """Return the model on a disk that a name means. Raises HttpFaultRaised (404)."""
         catalog = self.cluster.catalog
         await catalog.wait_known()
-        model, cards = catalog.named(name), catalog.cards()
+        now = self.cluster.reactor.now()
+        model, cards = whole_model(catalog, name, now), catalog.cards()
         if model not in cards:
             raise HttpFaultRaised(unknown_model(name, sorted(cards)))
         return cards[model]

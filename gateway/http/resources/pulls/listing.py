@@ -37,7 +37,8 @@ USER_ENDED = ("paused", "cancelled")
 class PullRow(TypedDict):
     """A pull of a node. `state` is its phase, or `paused` or `cancelled`. `code` and `message` say
     why it failed. `eta_s` is null unless bytes arrive. `background`: it continues without
-    clients, or can be resumed."""
+    clients, or can be resumed. `layers`: [first, last) if only these layers are pulled, else
+    null."""
 
     model: str
     node: str
@@ -53,6 +54,7 @@ class PullRow(TypedDict):
     note: str
     code: str | None
     message: str
+    layers: tuple[int, int] | None
 
 
 class PullsAnswer(TypedDict):
@@ -185,4 +187,5 @@ def _row(node: NodeId, names: dict[NodeId, str], state: PullState) -> PullRow:
         "note": state.note,
         "code": of_pull(state).code if has_failed else None,
         "message": state.message,
+        "layers": state.layers,
     }

@@ -1,19 +1,23 @@
-"""Talks to a worker and the leader: makes the plan of a pull. The plan has the bytes to fetch, the
-nodes whose memory would fit the model, and the predicted speed.
+"""Talks to workers and the leader: makes the plan of a pull. The plan has the bytes to fetch, the
+nodes whose memory would fit the model, and the predicted speed. Or it divides the model's layers
+over nodes, which then pull their layers.
 
-No weights are fetched. An unknown figure is null, and the plan says why.
+An unknown figure of a plan is null, and the plan says why.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from bus.wire.errors import OwnerSilent, Refusal
 from bus.wire.ids import NodeId
-from bus.wire.messages.readings import PullForecast
+from bus.wire.messages.readings import PullForecast, PullState
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
-from gateway.control.pulling import Fit, Fitting, HeldPull, PullTarget, Verdict
+from gateway.control.pulling import Fit, Fitting, HeldPull, PullTarget, Splitting, Verdict
+from gateway.dialects import faults
 from gateway.dialects.body import Closed
-from gateway.dialects.faults import HttpFaultRaised
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.requests.pull_faults import of_pull
 
 
@@ -80,6 +84,87 @@ class PullPlan(Closed):
     no_speed: str
     nodes: list[PullNode]
     blocked: dict[str, str]
+
+
+class SplitNode(Closed):
+    """A node of a split, with its layers from `first_layer` up to, not including, `last_layer`. It
+    downloads about `fetch_bytes`. `missing_bytes` is how much space its disk lacks. `why`: the
+    reason why its pull did not begin; empty if it did, or if nothing was to begin."""
+
+    node: str
+    name: str
+    first_layer: int
+    last_layer: int
+    fetch_bytes: int
+    missing_bytes: int
+    why: str
+
+
+class PullSplit(Closed):
+    """A model that nodes pull by layers (`split`): each of the `nodes`, in the order of the
+    `layers`, downloads only its own. `begun`: the pulls run in the background now; see
+    `GET /models/pulls`."""
+
+    model: str
+    known_as: str
+    hub: str
+    revision: str
+    layers: int
+    total_bytes: int
+    begun: bool
+    nodes: list[SplitNode]
+
+
+async def split_of(
+    splitting: Splitting,
+    target: PullTarget,
+    counts: Mapping[NodeId, int | None],
+    names: Mapping[NodeId, str],
+    *,
+    dry_run: bool,
+) -> PullSplit:
+    """Split a model over the nodes of `counts`, and have each node pull its layers unless this is a
+    dry run. `names` are the nodes' names. Raises HttpFaultRaised, BadRequest."""
+    try:
+        plan = await splitting.plan(target, counts)
+    except OwnerSilent as silent:
+        raise HttpFaultRaised(faults.owner_silent(str(silent), silent.waited_s)) from None
+    if isinstance(plan, PullState):
+        raise HttpFaultRaised(of_pull(plan))
+    if isinstance(plan, Refusal):
+        raise HttpFaultRaised(faults.of_refusal(plan))
+    lacking = [
+        f"{names.get(stage.node, stage.node)} lacks {stage.missing_bytes / 1e9:,.1f} GB of disk "
+        f"space for layers {stage.first} to {stage.last - 1}"
+        for stage in plan.stages
+        if stage.missing_bytes
+    ]
+    if lacking and not dry_run:
+        text = f"{'; '.join(lacking)}; free some space, or give each node its number of layers"
+        raise HttpFaultRaised(HttpFault(507, "insufficient_storage", text, field="split"))
+    why: Mapping[NodeId, str] = {} if dry_run else await splitting.begin(plan)
+    nodes = [
+        SplitNode(
+            node=stage.node,
+            name=names.get(stage.node, stage.node),
+            first_layer=stage.first,
+            last_layer=stage.last,
+            fetch_bytes=stage.fetch_bytes,
+            missing_bytes=stage.missing_bytes,
+            why=why.get(stage.node, ""),
+        )
+        for stage in plan.stages
+    ]
+    return PullSplit(
+        model=plan.state.model,
+        known_as=target.known_as,
+        hub=plan.state.hub,
+        revision=plan.state.revision,
+        layers=plan.card.layers,
+        total_bytes=plan.state.total_bytes,
+        begun=not dry_run,
+        nodes=nodes,
+    )
 
 
 async def plan_of(fitting: Fitting, node: NodeId, target: PullTarget) -> PullPlan:

@@ -20,14 +20,14 @@ from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullPhase, PullState
 from gateway.cluster import Cluster
-from gateway.control.pulling import Fitting, PullTarget, pull_target
+from gateway.control.pulling import Fitting, PullTarget, Splitting, pull_target
 from gateway.dialects import api_table, dialect, faults
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.exchange import tell_ignored
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
-from gateway.http.resources.pulls.plan import PullPlan, plan_of
+from gateway.http.resources.pulls.plan import PullPlan, PullSplit, plan_of, split_of
 from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
 from gateway.http.resources.pulls.target import node_named
 from gateway.requests.catalog import ModelCatalog
@@ -35,13 +35,17 @@ from gateway.requests.pull_faults import of_pull
 
 NOTICED_S, NOTICED_LOOK_S = 10.0, 0.05
 NAME_CHARACTERS = 400
+MOST_NODES = 32
+"""The most ranks of a pipeline."""
 
 
 class PullBody(Closed):
     """`POST /models/pull`: `to` is a node, by id or name; by default this node. `dry_run` only
     answers with the plan and whether the model would fit. `anyway` pulls a model even if no nodes
     can hold it in memory. `background`: the pull continues if the client disconnects, and after a
-    restart of its node."""
+    restart of its node. `split`: two or more nodes, each of which pulls only its own layers in the
+    background. An entry is NODE, or NODE=LAYERS in the order of the layers; without numbers, the
+    leader chooses."""
 
     model: str = Field(min_length=1, max_length=NAME_CHARACTERS)
     revision: str = Field(default="", max_length=200)
@@ -50,6 +54,7 @@ class PullBody(Closed):
     dry_run: bool = False
     anyway: bool = False
     background: bool = False
+    split: list[str] = Field(default_factory=list[str], max_length=MOST_NODES)
 
 
 class AddBody(Closed):
@@ -88,8 +93,9 @@ class PullEvent(Closed):
     background: bool
 
 
-class PullAnswer(RootModel[PullEvent | PullPlan]):
-    """The whole answer of `POST /models/pull`: the end of a pull, or with `dry_run` its plan."""
+class PullAnswer(RootModel[PullEvent | PullPlan | PullSplit]):
+    """The whole answer of `POST /models/pull`: the end of a pull, or with `dry_run` its plan, or
+    with `split` the layers of each node."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +181,9 @@ async def answer_pull(cluster: Cluster, req: Request, resp: Response, body: Pull
         text = f"{here} is already here; hub models are named OWNER/NAME"
         raise HttpFaultRaised(HttpFault(409, "conflict", text, field="model"))
     target = pull_target(body.model, body.revision, cluster.options.pull_names)
+    if body.split:
+        await _answer_split(cluster, resp, body, target)
+        return
     node = cluster.bus.speaker.node
     if body.to is not None:
         node = node_named(cluster, body.to, "to")
@@ -194,6 +203,40 @@ async def answer_pull(cluster: Cluster, req: Request, resp: Response, body: Pull
         await running.stream(resp)
     else:
         resp.data = render(await running.whole())
+
+
+async def _answer_split(
+    cluster: Cluster, resp: Response, body: PullBody, target: PullTarget
+) -> None:
+    """Divide the model over the nodes of the body, and have each pull its layers. Raises
+    HttpFaultRaised, BadRequest."""
+    if body.to is not None or body.anyway:
+        word = "to" if body.to is not None else "anyway"
+        raise BadRequest(f"split cannot be combined with {word}", field=word)
+    counts = _split_counts(cluster, body.split)
+    names = {card.node: card.name for card in cluster.readings.cards(cluster.reactor.now())}
+    splitting = Splitting(cluster.bus, cluster.readings)
+    answer = await split_of(splitting, target, counts, names, dry_run=body.dry_run)
+    resp.data = json_bytes(answer.model_dump(mode="json"))
+
+
+def _split_counts(cluster: Cluster, entries: list[str]) -> dict[NodeId, int | None]:
+    """Return the nodes of a split, each with its number of layers (None: not given). Raises
+    HttpFaultRaised, BadRequest."""
+    counts: dict[NodeId, int | None] = {}
+    for entry in entries:
+        word, equals, count = entry.partition("=")
+        node = node_named(cluster, word.strip(), "split")
+        if node in counts:
+            raise BadRequest(f"the node {word.strip()} is named twice", field="split")
+        if equals and not count.strip().isdecimal():
+            raise BadRequest(f"{entry[:200]!r} is not of the form NODE=LAYERS", field="split")
+        counts[node] = int(count[:9]) if equals else None
+    if len(counts) < 2:
+        raise BadRequest("name at least two nodes; use `to` for one node", field="split")
+    if len({count is None for count in counts.values()}) > 1:
+        raise BadRequest("give the number of layers of each node, or of none", field="split")
+    return counts
 
 
 def _fitting(cluster: Cluster) -> Fitting:

@@ -38,6 +38,7 @@ from gateway.http.middleware import Resource
 from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
 from gateway.http.resources.pulls.store import ALL
 from gateway.http.resources.pulls.target import node_named
+from gateway.requests.catalog import whole_model
 from gateway.requests.pull_faults import of_pull
 
 MOST_MODELS = 256
@@ -157,7 +158,8 @@ class SyncModels(Resource):
     def _models(self, body: SyncBody) -> list[ModelId]:
         catalog = self.cluster.catalog
         if body.models:
-            return [catalog.named(name) for name in body.models]
+            now = self.cluster.reactor.now()
+            return [whole_model(catalog, name, now) for name in body.models]
         own, now = self.cluster.bus.speaker.node, self.cluster.reactor.now()
         here = (card.models for card in self.cluster.readings.cards(now) if card.node == own)
         names = sorted(model.model for models in here for model in models if not model.bundled)

@@ -21,6 +21,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource
 from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
 from gateway.http.resources.pulls.target import node_named
+from gateway.requests.catalog import whole_model
 
 RETRY_S = 5.0
 
@@ -70,7 +71,7 @@ class VerifyModel(Resource):
         body = await self.read(req, VerifyBody)
         cluster = self.cluster
         await cluster.catalog.wait_known()
-        model = cluster.catalog.named(body.model)
+        model = whole_model(cluster.catalog, body.model, cluster.reactor.now())
         node = self._node(model, body.node)
         states: AsyncGenerator[VerifyState] = Workers(cluster.bus, cluster.readings).verify(
             node, model

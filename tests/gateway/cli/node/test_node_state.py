@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from bus.wire.cards import NodeCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import FetchPhase, FetchReading, WeightsReading
 from gateway.cli.node.node_state import NodeState, Progress, parse_state
+from gateway.cli.output.errors import CliError
 from gateway.cli.verbs.models.instances import _row  # pyright: ignore[reportPrivateUsage]
 from gateway.cli.verbs.models.models import part_row
 from tests.harness import node_server
@@ -64,3 +67,6 @@ def test_parts_of_models_are_told_apart_from_models_with_their_bytes() -> None:
     assert row[:2] == ("org/m", "partly")
     assert row[7] == "layers 0 to 1, 4 to 4 on box"
     assert "of" in row[5]
+    with pytest.raises(CliError, match="box holds layers 0 to 1, 4 to 4") as error:
+        state.find_model("org/m")
+    assert "shoal pull org/m" in error.value.remedy

@@ -22,6 +22,7 @@ from gateway.cli.output.errors import USAGE, CliError
 from gateway.cli.output.printable import printable_line
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.store.pulling.plan import show_plan
+from gateway.cli.verbs.store.pulling.split import pull_split
 
 EVERYWHERE = "all"
 REMARK_S = 10.0
@@ -57,10 +58,25 @@ def pull(
         bool,
         typer.Option("--detach", help="End once the node has begun; see `shoal pulls`."),
     ] = False,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split",
+            metavar="NODE,NODE[,...]",
+            help="Each node downloads only its own layers; `a=12,b=16` gives their numbers.",
+        ),
+    ] = None,
 ) -> None:
     """Download a model from the Hugging Face hub, or copy it from another node. The node continues
     in the background if you press Ctrl-C or close the terminal; `shoal pulls cancel` ends it."""
     output = invocation.output
+    if split is not None:
+        if to is not None or anyway or (dry_run and detach):
+            text = "--split cannot be combined with --to or --anyway, nor --dry-run with --detach"
+            raise CliError(text, code=USAGE)
+        nodes = [entry.strip() for entry in split.split(",")]
+        pull_split(invocation, model, nodes, dry_run=dry_run, detach=detach)
+        return
     if dry_run:
         if to == EVERYWHERE:
             remedy = "use `--to NODE`, or omit it for this node"

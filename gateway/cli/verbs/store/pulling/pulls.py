@@ -90,5 +90,13 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         size(row["total"]) if row["total"] else NONE,
         f"{size(row['bytes_per_s'])}/s" if row["bytes_per_s"] else NONE,
         NONE if row["eta_s"] is None else span(row["eta_s"]),
-        (row["message"] if row["state"] == "failed" else row["note"]) or NONE,
+        _note(row),
     )
+
+
+def _note(row: Mapping[str, Any]) -> str:
+    """Return the note of a pull: its layers, and why it waits or failed."""
+    text = row["message"] if row["state"] == "failed" else row["note"]
+    span = row.get("layers")
+    layers = f"layers {span[0]} to {span[1] - 1}" if span else ""
+    return ": ".join(filter(None, (layers, text))) or NONE
