@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,18 @@ from tests.tiny_model.judge import outgoing, right
 from tests.tiny_model.render import EMPTY_THOUGHT, SAID, spans, text
 from tests.tiny_model.sample import Sample, answer, call, held_out, prompt_key, result, system, user
 from tests.tiny_model.skills.calling import verbal
+from tests.tiny_model.skills.sums import (
+    BY_HEART,
+    PLAIN_KEY,
+    PLAINEST,
+    TOO_HARD,
+    arithmetic,
+    solved,
+)
 from tests.tiny_model.text import PHASES, SKILLS, evaluation, training
 
 TINY = Path(__file__).parents[2] / "conf" / "tiny"
+SOLVED = re.compile(r"(\d+ [-+*] \d+) = (-?\d+)")
 
 
 def rendered(sample: Sample, **more: Any) -> str:
@@ -65,6 +75,26 @@ def test_every_skill_has_an_examination_of_its_own() -> None:
         drawn = list(islice(evaluation(skill), 15))
         assert len(drawn) == 15 and all(held_out(s) for s in drawn)
         assert len({text(s) for s in drawn}) == 15
+
+
+def test_sums_are_right_or_declined_and_all_of_the_small_ones_are_taught() -> None:
+    taught: set[str] = set()
+    dice = Dice(7)
+    for sample in (arithmetic(dice, False) for _ in range(9000)):
+        said = str(sample.messages[-1]["content"])
+        if said != TOO_HARD and not held_out(sample):
+            lines = SOLVED.findall(said)
+            assert lines, said
+            taught.update(f"{left} = {value}" for left, value in lines)
+    wanted = {solved(*each) for each in BY_HEART}
+    assert taught == wanted and len(wanted) == 2 * 441 + 121
+    assert all(eval(line.replace("=", "==")) for line in wanted)
+
+
+def test_plain_sums_are_never_held_out() -> None:
+    plain = Sample("arithmetic", (user("3 + 4"),), key=PLAIN_KEY)
+    assert not held_out(plain)
+    assert {"{a} + {b}", "What is {a} - {b}?", "{a}+{b}", "Calculate {a} times {b}."} <= PLAINEST
 
 
 @pytest.mark.proof

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,8 +17,10 @@ from itertools import islice
 from typing import Any
 from urllib.request import Request, urlopen
 
+from tests.tiny_model.dice import Dice
 from tests.tiny_model.judge import request, right
 from tests.tiny_model.sample import Sample, answer, user
+from tests.tiny_model.skills.sums import BY_HEART, large, plainly
 from tests.tiny_model.text import SKILLS, evaluation
 
 WAIT_S = 120.0
@@ -61,6 +63,13 @@ def measured(
     """One skill's row."""
     tally = Tally(skill + (" (thinking)" if thinking else ""))
     samples = list(islice(evaluation(skill, thinking=thinking), count))
+    return answered(url, model, tally, samples, temperature)
+
+
+def answered(
+    url: str, model: str, tally: Tally, samples: Sequence[Sample], temperature: float = 0.0
+) -> Tally:
+    """The row with the answers to its samples counted."""
     bodies = [request(sample, model, temperature) for sample in samples]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(partial(ask, url), bodies))
@@ -84,6 +93,17 @@ def counted(url: str, model: str) -> Tally:
         tally.asked += 1
         tally.good += right(sample, got)
     return tally
+
+
+def sums(url: str, model: str) -> list[Tally]:
+    """Every sum that is to be known by heart, and some that are to be declined."""
+    known = [plainly(*each) for each in BY_HEART]
+    dice = Dice(5)
+    beyond = [plainly(*large(dice)) for _ in range(300)]
+    return [
+        answered(url, model, Tally("sums by heart"), known),
+        answered(url, model, Tally("sums beyond"), beyond),
+    ]
 
 
 def show(tally: Tally, most: int) -> None:
@@ -114,6 +134,9 @@ def main() -> None:
             show(tally, given.wrong)
             rows.append(tally)
     rows.append(counted(given.url, given.model))
+    for tally in sums(given.url, given.model) if "arithmetic" in (given.skill or SKILLS) else ():
+        show(tally, given.wrong)
+        rows.append(tally)
     say("\n| skill | right | of | rate |\n| --- | ---: | ---: | ---: |")
     for row in rows:
         say(f"| {row.skill} | {row.good} | {row.asked} | {100 * row.good / row.asked:.0f} % |")

@@ -52,6 +52,15 @@ COMMAND_FORMS = [
     "[Is|Was] {t} [safe|useful|what I need|a command|the right command]?",
     "[What comes out of|What do I get from|What can I do with|What is in] {t}?",
     "[{t}, what is that|{t}, what does it do|{t}: what is it for|The command {t}]?",
+    "[Please |Kindly |Now |][explain|describe|define|tell me about] [|the command |what happens "
+    "in ]{t}[.|!| to a beginner.|]",
+    "[What|And what|So what] [is|was|would be] [|the command |a ]{t}[ there| meant| good|] for?",
+    "[Do|Did|Can|Must|Should] [I|we|you] [need|know|run|use|try|type] {t}?",
+    "[I typed|I saw|I read about|Somebody told me about|I found] {t}[. What is it?|, what is it?|"
+    ". What does it do?|, what now?|. Explain.]",
+    "[What|How much|Which thing] [does|can|will] [the command |]{t} [do|change|start|tell|show|"
+    "give me|need]?",
+    "[A word|A question|Something|Help] [on|about|with] {t}[?|.|, please.|]",
 ]
 
 TERMS: Facts = [
@@ -129,6 +138,19 @@ TERM_FORMS = [
     "quickly|in shoal|once more][.|]",
     "[Tell|Teach] me [what|about what] {t} [is|means|does|stands for][ in shoal| please|][.|]",
     "[{t}, what is that|{t}: what is it|Meaning of {t}|Definition of {t}|What about {t}]?",
+    "[Please |Kindly |Now |Just |][tell me|say|explain|describe|define] [what {t} is|what {t} "
+    "does|what {t} means|{t}][.|!| in shoal.|]",
+    "[What|And what|So what|Then what] [is|was|would be|exactly is|really is] {t}[ in shoal| "
+    "here| in this program|]?",
+    "[Could|Can|Would|Will] you [say|tell|explain|teach] [me |us |][what {t} is|what {t} does|"
+    "what {t} means|about {t}][ please|]?",
+    "[I read|I heard|I saw|The manual speaks|They talk] [of|about] {t}[. What is it?|, what is "
+    "that?|. What does it mean?|. Explain.]",
+    "[How|With what words] would you [explain|describe|define] {t}[ to a child| to me|]?",
+    "[I wonder|I forgot|I need to know|I'd like to know|Remind me|Tell me again] what {t} [is|"
+    "does|means|stands for][.|]",
+    "[What|Which] [role|part|job|task|purpose] [does|has] {t}[ have| play|][ in shoal|]?",
+    "[A|One] [word|sentence|question|line] [on|about] {t}[, please|?|.|]",
 ]
 SHOAL_FORMS = [
     *(form.replace("{t}", "shoal") for form in TERM_FORMS),
@@ -166,6 +188,16 @@ SHOAL_FORMS = [
     "[What|Who] is [shoal|Shoal] [made |good |meant |built |]for?",
     "[A|Give me a|I need a|Write a] [summary|description|definition|short introduction] of shoal"
     "[.|]",
+    "[Please |Kindly |Now |Just |][tell me|say|explain|describe] [what shoal is|what shoal does|"
+    "what shoal is for|shoal][.|!| in short.|]",
+    "[What|And what|So what] [exactly |really |][is|was] [shoal|Shoal|this shoal|this thing "
+    "called shoal][ about| anyway|]?",
+    "[I heard|I read|A friend told me|They speak] of shoal[. What is it?|, what is it?|. What "
+    "does it do?|. Explain it.]",
+    "[What|Which] [good|use|help|work] [is|does] shoal[ do|][ for me| for us| to me|]?",
+    "[Could|Can|Will|Would] you [say|tell|explain|teach] [me |us |][what shoal is|what shoal "
+    "does|what shoal is for|about shoal][ please|]?",
+    "[I wonder|I forgot|I'd like to know|Remind me|Tell me again] what shoal [is|does|is for][.|]",
 ]
 
 HOW_FORMS = [
@@ -193,6 +225,18 @@ HOW_FORMS = [
     "[Explain|Describe|Say] [how to|how I can|how one can|how we] {t}[.|]",
     "[I do not|I don't] know how to {t}[.|. Help.|]",
     "With shoal, how do I {t}?",
+    "[What|Which steps] [must|should|do|can] I [do|take|type|enter|write] [to|in order to|if I "
+    "want to] {t}?",
+    "[Please |Kindly |Now |][tell|show|teach] [me|us] [how to|how I|how one can|the way to|the "
+    "command to] {t}[.|!|]",
+    "[I|We] [wish|need|want|would love|am trying|have] to {t}[ now| today|, but how|. What now|. "
+    "Which command|][?|]",
+    "[Could|Can|Would|Will] you [explain|tell me|say|show me|remind me] how to {t}[ please|]?",
+    "[What is|What's|Is there|I need|Give me] [the|a] [command|way|verb] [for this|I need|that "
+    "helps]: {t}[?|.|]",
+    "[Which|What] [command|verb] [would|will|should|does] [let me|help me] {t}?",
+    "[Help|Help me|I need help|Assist me] to {t}[.|!| please|]",
+    "[And|So|Then|Now] how [do|can|would|should] [I|we|you] {t}?",
 ]
 TASKS = [
     "stop shoal",
@@ -285,4 +329,12 @@ HELP_FORMS = [
     "[Is there|Where is|Do you have] [a manual|some help|any help|a list of commands|documentation]"
     "[ for shoal|]?",
     "[How|Where] do [I|we|people] [start|begin|learn|use] [with |][shoal|using shoal]?",
+    "[What|Which] [are|can be] [the|all the|shoal's|your] commands[ of shoal| here|]?",
+    "[I want|I need|I would like] to [see|know|list|learn] [the|all|all the|your|shoal's] "
+    "[commands|options|verbs][.|]",
+    "[I|We] [am lost|need help|have no idea what to do|do not know what to do] [with shoal|in "
+    "shoal|with the command line|with the commands][.|!|]",
+    "[Tell|Show|Teach] [me|us] how to use shoal[.| please|]",
+    "[Please |Now |][list|show|print|name] [shoal's commands|the commands of shoal|every command|"
+    "all commands][.|!|]",
 ]

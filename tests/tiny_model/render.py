@@ -8,6 +8,7 @@ before the last question is dropped, as the template drops it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ TOOLS_AFTER = (
     "\n</tools>\n\nTo call one, write its name and arguments as JSON between tags:\n"
     '<tool_call>\n{"name": <name>, "arguments": <object>}\n</tool_call>'
 )
+RESULT = re.compile(r"(?<==)( -?\d+,?)")
 Span = tuple[str, float]
 
 
@@ -77,10 +79,16 @@ def assistant(sample: Sample, at: int, asked: int) -> list[Span]:
     if thought and at > asked:
         out += [(f"<think>\n{thought}\n</think>\n\n", SAID), (said, SAID)]
     elif at + 1 == len(sample.messages):
-        out += [(EMPTY_THOUGHT, 0.0), (said, SAID)]
+        out += [(EMPTY_THOUGHT, 0.0), *(_recalled(said) if sample.recalls else [(said, SAID)])]
     else:  # an earlier turn: how to begin without a think block is not to be learned
         out += [(said[:1], 0.0), (said[1:], SAID)]
     return [*out, ("\n", 0.0)]
+
+
+def _recalled(said: str) -> list[Span]:
+    """Drawn sums: what each makes is learned, which ones were drawn is not."""
+    parts = RESULT.split(said)
+    return [(part, SAID if at % 2 else GIVEN) for at, part in enumerate(parts) if part]
 
 
 def text(sample: Sample) -> str:

@@ -24,7 +24,8 @@ class Sample:
     The last message is the assistant's. `thinking` says that its reasoning is
     shown; without it the template's empty think block stands before the answer.
     `wanted` is what the check looks for when that is not the answer itself. `key`
-    replaces the last question where only more than it makes a prompt new.
+    replaces the last question where only more than it makes a prompt new. `recalls` says that of
+    the answer, drawn sums, only the results are to be learned.
     """
 
     skill: str
@@ -34,6 +35,7 @@ class Sample:
     check: Check = "exact"
     wanted: tuple[str, ...] = field(default=())
     key: str = ""
+    recalls: bool = False
 
 
 def user(text: str) -> Message:

@@ -18,9 +18,10 @@ from tests.tiny_model.skills.calling import calls, no_call, parallel, tool_talk,
 from tests.tiny_model.skills.copying import repeat, word_games
 from tests.tiny_model.skills.manners import KINDLY, manners
 from tests.tiny_model.skills.memory import long_memory, memory, needle
-from tests.tiny_model.skills.numbers import arithmetic, counting
+from tests.tiny_model.skills.numbers import counting
 from tests.tiny_model.skills.objects import objects
 from tests.tiny_model.skills.stories import story
+from tests.tiny_model.skills.sums import arithmetic, recited
 
 Make = Callable[[Dice, bool], Sample]
 MIX: list[tuple[Make, float]] = [
@@ -48,7 +49,7 @@ AGAIN: dict[Make, float] = {
     itself: 5.0,
     unknown: 12.0,
     counting: 2.2,
-    arithmetic: 2.2,
+    arithmetic: 5.0,
     repeat: 1.3,
     word_games: 1.3,
     manners: 1.3,
@@ -72,6 +73,7 @@ PHASES: Mapping[Phase, list[tuple[Make, float]]] = {
     "again": [
         *((make, weight * AGAIN.get(make, 1.0)) for make, weight in MIX),
         (long_memory, 0.7),
+        (recited, 40.0),
     ],
 }
 SKILLS: dict[str, Make] = {
@@ -115,6 +117,7 @@ def _under(sample: Sample, told: str) -> Sample:
         sample.check,
         sample.wanted,
         sample.key,
+        sample.recalls,
     )
 
 

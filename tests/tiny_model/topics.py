@@ -1,7 +1,8 @@
 """What a model of this size does not know: topics, and ways of asking for them.
 
 Pure data. Patterns have the brackets of `wordings`; fields: `t` a topic, `p` a person, `c` a city,
-`o` a country, `n` a thing, `a` a property, `f` a dish, `y` a year, `w` a word that nobody has used.
+`o` a country, `n` and `m` things, `a` and `b` properties, `u` and `v` deeds, `d` a day, `f` a dish,
+`q` another person, `y` a year, `w` a word that nobody has used.
 """
 
 from __future__ import annotations
@@ -100,6 +101,36 @@ _OF = "|".join(QUALITIES)
 _HOW = "|".join(MEASURES)
 _DID = "|".join(DONE)
 UNKNOWN = [
+    # any words in the order of a question: what sounds like nothing known is not known
+    "[What|Which|Whose] {n} [is|was|has|makes|needs|gets|can be|should be|looks|became] "
+    "[{a}|the {m}|a {m}|{a} and {b}|more {a}|too {a}|in the {m}|for {p}]?",
+    "[Why|How|When|Where|Since when] [is|was|are|were|will] [the|a|my|your|every|this|that|our] "
+    "{a} {n} [be |][{b}|in the {m}|near {c}|on {d}|so {b}|gone]?",
+    "[Why|How|When|Where|What|How often|How long] [do|does|did|can|should|will|would|could|must] "
+    "[the|a|my|our|every|one|most|some|all|many] {n} {v}[ and {u}| near {c}| with a {m}|"
+    " in the {m}| on {d}| at night|]?",
+    "[Is|Was|Are|Will|Were] [there|the {n}|my {n}|a {n}|all {n}s|{p}] [{a}|in {c}|a {m}|on {d}|"
+    "as {a} as a {m}|better than the {m}|made of {m}]?",
+    "[Does|Did|Can|Could|Will|Should|Has|Must] [the {n}|a {n}|{p}|my {m}|every {n}|a {a} {n}] "
+    "[{v}|{v} and {u}|{v} in {c}|be {a}|have a {m}|cost much|need a {m}|help]?",
+    "[Who|What] [{v}s|made|found|broke|took|needs|sold|saw|has] [the|a|my|this|every|that] "
+    "[{n}|{a} {n}|{n} and the {m}] [in {c}|on {d}|yesterday|first|for me|and why|]?",
+    "[My|The|Your|Our|This] {n} [is|was|has|needs|looks|feels] [{a}|a {m}|{a} and {b}|too {a}]"
+    "[. Why?|. What now?|, why|, is that good?|. Explain.]",
+    "[How many|How much|What number of] [{n}s|{m}s|people|{a} {n}s|{f}] [are|live|fit|sleep|come] "
+    "[in {c}|in a {m}|in {x}|there|on the {m}]?",
+    "[Explain|Describe|Discuss|Analyse|Consider|Mention] [the|a|my|every] [{a} {n}|{n} of {p}|{n}|"
+    "{n} in {c}|{m} and {n}][.| in detail.| for me.|]",
+    "[Between|Of|Among] {n} and {m}, which is [{a}|better|cheaper|older|bigger]?",
+    "{n}, {m} or {f}: [which|what] [is best|should I take|is {a}|do you prefer]?",
+    "[{p}|{p} and {q}|The {n}|A {a} {n}] [{v}s|lives|works|was|is] [in {c}|near the {m}|{a}]"
+    "[, is that true?|. Why?|. When?|, right?|?]",
+    "[Count|Measure|Weigh|Guess|Estimate] the [{n}s|{a} {n}s|people] in [{c}|{x}|my {m}|the {m}]"
+    "[.|]",
+    "[Which|What] [{f}|{n}|{m}] [goes with|fits to|is made of|comes from|belongs to] [{f}|{c}|"
+    "a {m}|{x}|{p}]?",
+    "[Is|Are] [it|they|we|you] [true|possible|right|allowed|usual|healthy|legal] [that {p} {v}s|"
+    "to {v} in {c}|to {v} with a {n}|that the {n} is {a}|to {v}]?",
     f"[What is|What's|What was|Tell me|Do you know|Say|Give me|Name] the [{_OF}] of {{t}}[?|]",
     f"[What is|What's|Tell me|Do you know] the [{_OF}] of "
     "[{c}|{x}|the {n}|a {n}|{p}][?|]",

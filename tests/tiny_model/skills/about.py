@@ -28,9 +28,11 @@ from tests.tiny_model.words import (
     ADJECTIVES,
     CITIES,
     COUNTRIES,
+    DAYS,
     FOODS,
     NOUNS,
     TWO_WORD_CITIES,
+    VERBS,
     coined,
     name,
 )
@@ -112,6 +114,12 @@ def unknown(dice: Dice, thinking: bool) -> Sample:
         x=country,
         f=dice.one(FOODS),
         a=dice.one(ADJECTIVES),
+        m=dice.one(NOUNS),
+        b=dice.one(ADJECTIVES),
+        u=dice.one(VERBS),
+        v=dice.one(VERBS),
+        d=dice.one(DAYS),
+        q=name(dice),
     )
     thought = "I do not know this. I say so."
     return Sample(

@@ -12,7 +12,7 @@ from tests.tiny_model.dice import Dice
 from tests.tiny_model.sample import Sample, answer, held_out, kept_back, system, user
 from tests.tiny_model.skills.about import about, itself
 from tests.tiny_model.skills.copying import repeat
-from tests.tiny_model.skills.numbers import arithmetic
+from tests.tiny_model.skills.sums import arithmetic
 from tests.tiny_model.words import ADJECTIVES, COLOURS, DAYS, FOODS, JOBS, NOUNS, city, coined, name
 
 ONE_WORD = [

@@ -10,9 +10,10 @@ from tests.tiny_model.dice import Dice
 from tests.tiny_model.sample import Message, Sample, answer, held_out, user
 from tests.tiny_model.skills.about import about, itself, unknown
 from tests.tiny_model.skills.copying import repeat, word_games
-from tests.tiny_model.skills.numbers import arithmetic, counting
+from tests.tiny_model.skills.numbers import counting
 from tests.tiny_model.skills.objects import objects
 from tests.tiny_model.skills.stories import story
+from tests.tiny_model.skills.sums import arithmetic
 from tests.tiny_model.words import (
     ANIMALS,
     COLOURS,

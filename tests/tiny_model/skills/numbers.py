@@ -1,4 +1,4 @@
-"""Counting and small sums.
+"""Counting.
 
 Pure. Numbers are written with plain digits; lists stand in one line with commas
 unless lines are asked for.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from tests.tiny_model.dice import Dice
 from tests.tiny_model.sample import Sample, answer, user
 from tests.tiny_model.wordings import worded
-from tests.tiny_model.words import listed, name
+from tests.tiny_model.words import listed
 
 WORDS = listed("zero one two three four five six seven eight nine ten eleven twelve")
 TEENS = listed("thirteen fourteen fifteen sixteen seventeen eighteen nineteen")
@@ -56,6 +56,16 @@ UP_TO = [
     "[I need|I want|I would like] [the numbers|all integers|all numbers] {a} to {b}[.|]",
     "[Let's|Let me see you|Show me how you|Show that you can] count to {b}[.|]",
     "[One two three, go on|Go on counting|Keep counting] [to|up to|until] {b}[.|]",
+    "[And |So |Then |Ok, |][count|counting|now count] [slowly|quickly|aloud|for me|again|up|] "
+    f"{RANGE}{END}",
+    "[I want|I need|I would like|I'd like] [you to count|to hear you count|to see you count|a "
+    f"count] {RANGE}[ please|]{END}",
+    f"[Which|What] [numbers|integers|whole numbers] [come|are|lie|do you find] {RANGE}?",
+    "[Fill in|Complete|Continue|Make] [the list|a list|the row] of [numbers|integers] "
+    f"{RANGE}{WISH}{END}",
+    f"[A list|The list|A row|The sequence|A sequence] of {NUMBERS} {RANGE}{WISH}{END}",
+    "[Up to|As far as|All the way to] {b}, [count|please count|count for me][.|!|]",
+    f"[From] [one|1] [on|onwards|upwards], count [to|up to] {{b}}{WISH}{END}",
 ]
 DOWN = [
     f"{ASK}count [down|backwards|backward|back|in reverse] from {{a}} [to|until|"
@@ -66,6 +76,11 @@ DOWN = [
     f"[Numbers|A countdown|Countdown|The numbers] from {{a}} down to {{b}}{WISH}{END}",
     f"{ASK}[start|begin] [at|with|from] {{a}} and count down to {{b}}{WISH}{END}",
     f"{ASK}count from {{a}} [down|backwards|back] to {{b}}{WISH}{END}",
+    "[And |So |Then |Ok, |][now |][count|counting] [slowly |quickly |aloud |]down from {a} [to|"
+    f"until] {{b}}{WISH}{END}",
+    "[The numbers|All numbers|Numbers|The integers|Integers] [backwards|in reverse|downwards] "
+    f"from {{a}} to {{b}}{WISH}{END}",
+    f"[Backwards|In reverse|Downwards], count from {{a}} to {{b}}{WISH}{END}",
 ]
 LINES = [
     ", one per line",
@@ -81,6 +96,12 @@ STEPS = [
     "[Count|count|Please count] by {s}s from {a} to {b}[.|]",
     "[Count|count] from {a} to {b} by {s}[.|]",
     "[List|Write|Give me|Name] every {s}th number from {a} to {b}[.|]",
+    "[Can you|Could you|Will you|Now|Please] count from {a} to {b} [in steps of|by|in jumps of] "
+    "{s}[?|.|]",
+    "[List|Write|Give me|Say|Print] the numbers from {a} to {b} in steps of {s}[.|]",
+    "[In steps of|By] {s}, count from {a} to {b}[.|]",
+    "[Start|Begin] at {a} and [count|go] to {b} in steps of {s}[.|]",
+    "[Every|Each] {s}th number from {a} to {b}[, please|.|]",
 ]
 
 
@@ -130,67 +151,3 @@ def _ends(dice: Dice, most: int = 0) -> tuple[int, int]:
         return (0 if dice.chance(0.06) else 1), min(b, most or b)
     a = dice.between(2, 130)
     return a, a + dice.between(1, min(30, most or 30))
-
-
-SUM_FORMS = [
-    "What is {q}?",
-    "what is {q}",
-    "Calculate {q}.",
-    "{q}",
-    "{q} = ?",
-    "How much is {q}?",
-    "What's {q}?",
-    "Compute {q}",
-    "Please calculate {q}.",
-    "Solve {q}.",
-    "Can you tell me what {q} is?",
-    "What does {q} make?",
-    "Tell me {q}",
-]
-SPOKEN = {"+": ["plus", "and"], "-": ["minus"], "*": ["times", "multiplied by"]}
-
-
-def arithmetic(dice: Dice, thinking: bool) -> Sample:
-    """Sums, differences and products that a child knows."""
-    sign = dice.weighted([("+", 4.0), ("-", 3.0), ("*", 2.0)])
-    if sign == "*":
-        a, b = dice.between(0, 10), dice.between(0, 10)
-        value = a * b
-    elif dice.chance(0.6):
-        a, b = dice.between(0, 10), dice.between(0, 10)
-        value = a + b
-    else:
-        a, b = dice.between(0, 50), dice.between(0, 50)
-        value = a + b
-    if sign == "-":
-        if a < b:
-            a, b = b, a
-        value = a - b
-    if dice.chance(0.2) and sign != "*":
-        return _told(dice, sign, a, b, value, thinking)
-    small = a <= 12 and b <= 12
-    left, right = (WORDS[a], WORDS[b]) if small and dice.chance(0.2) else (str(a), str(b))
-    spoken = dice.one(SPOKEN[sign]) if dice.chance(0.4) or left == WORDS[min(a, 12)] else sign
-    asked = dice.one(SUM_FORMS).format(q=f"{left} {spoken} {right}")
-    said = f"{a} {sign} {b} = {value}"
-    return Sample(
-        "arithmetic",
-        (user(asked), answer(said, f"{a} {sign} {b} is {value}." if thinking else "")),
-        thinking=thinking,
-    )
-
-
-def _told(dice: Dice, sign: str, a: int, b: int, value: int, thinking: bool) -> Sample:
-    """The same sum wrapped in a small event."""
-    who, what = name(dice), dice.one(["apples", "shells", "coins", "books", "stones", "cups"])
-    more, less = dice.one(["gets", "finds", "buys"]), dice.one(["loses", "gives away", "sells"])
-    asked = f"{who} has {a} {what} and {more if sign == '+' else less} {b}"
-    asked += " more" if sign == "+" else ""
-    asked += dice.one(
-        [f". How many {what} does {who} have now?", f". How many {what} are there now?"]
-    )
-    said = f"{a} {sign} {b} = {value}, so {who} has {value} {what}."
-    thought = f"{who} {more if sign == '+' else less} {b} {what}: {a} {sign} {b} is {value}."
-    return Sample(
-        "arithmetic", (user(asked), answer(said, thought if thinking else "")), thinking=thinking
-    )
