@@ -296,6 +296,14 @@ class ClusterSettings(BaseModel):
         return peers
 
 
+class EnginesSettings(BaseModel):
+    """The settings of the programs that run models in other formats."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    llama_server: WholePath
+
+
 TABLES: Mapping[str, type[BaseModel]] = {
     "runner": RunnerSettings,
     "cluster": ClusterSettings,
@@ -305,6 +313,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "jobs": JobsSettings,
     "pool": PoolTable,
     "keep_alive": KeepAliveSettings,
+    "engines": EnginesSettings,
     "otlp": OtlpSettings,
 }
 """The tables of a settings file, each with its model."""

@@ -43,6 +43,7 @@ from conf.sections import (
     TABLES,
     Brisk,
     ClusterSettings,
+    EnginesSettings,
     FetchSettings,
     JobsSettings,
     KeepAliveSettings,
@@ -145,6 +146,7 @@ class Settings(BaseSettings):
     jobs: JobsSettings
     pool: PoolTable
     keep_alive: KeepAliveSettings
+    engines: EnginesSettings
     otlp: OtlpSettings
 
     _paths: Paths

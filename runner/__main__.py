@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from conf.blas import usable_cores
+from conf.engines import llama_server
 from conf.settings import load_settings
 from runner.group.collectives import Exchanges
 from runner.group.lockstep import RankContext
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from runner.mlx.embedding import EmbeddingEngine
     from runner.mlx.engine import MlxEngine, Precision
     from runner.mlx.model.quantize import ModelMaker
-    from runner.text import EmbeddingInputs
+    from runner.text import EmbeddingInputs, Text
 
 SWITCH_S = 0.0005
 """How long a Python thread may hold the GIL while another thread waits for it. This is a tenth of
@@ -118,6 +119,21 @@ def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> TextWorks:
     )
 
 
+def load_sent_text(spec: RunnerSpec) -> Text:
+    """Open the tokenizer of a GGUF model, and return the object that does all text work. Raises
+    TokenizerError."""
+    from runner.text import ModelTokenizer, Parsers, Text
+
+    return Text(
+        ModelTokenizer(
+            Path(spec.path),
+            parsers=Parsers(spec.tool_parser, spec.reasoning_parser),
+            special_tokens_in_messages=spec.special_tokens_in_messages,
+        ),
+        thinking_by_default=spec.thinking,
+    )
+
+
 def load_inputs(spec: RunnerSpec) -> EmbeddingInputs:
     """Open the tokenizer of an embedding model, and return the object that tokenises inputs. Raises
     TokenizerError."""
@@ -158,6 +174,8 @@ def main() -> int:
             load_engine=load,
             load_follower=load,
             load_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
+            load_sent_text=load_sent_text,
+            llama_server=llama_server(settings.engines.llama_server),
             load_embedder=load_embedder,
             load_inputs=load_inputs,
             form_group=form_group,

@@ -12,6 +12,7 @@ from bus.process.zygote import OVERLAY_FILE
 from bus.service import Shell, run_service
 from bus.wire.messages.control import FAST_SYNCH
 from conf.addresses import announced_hosts
+from conf.engines import llama_server
 from conf.paths import bundled_models, make_folders
 from conf.ports import PORTS
 from conf.settings import LAUNCHED_BY, Settings, load_settings
@@ -75,6 +76,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         store=StoreSettings(
             settings.paths.models, settings.store_bytes, settings.store, settings.offline
         ),
+        has_llama_server=bool(llama_server(settings.engines.llama_server)),
         spare=runner.spare,
         launched_by=os.environ.get(LAUNCHED_BY, ""),
         measure_again=MEASURE_AGAIN if sys.platform == "linux" else (),

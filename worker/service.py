@@ -74,6 +74,7 @@ class WorkerSettings:
     pulls: PullSettings
     store: StoreSettings
     launched_by: str = ""
+    has_llama_server: bool = False
     spare: bool = False
     group_connect_s: float = 20.0
     timing: SlotTiming = USUAL
@@ -252,7 +253,7 @@ class Worker:
             return
         self._announced, self._announced_at = announced, now
         settings, node = self._settings, self.client.speaker.node
-        facts = machine_facts(settings.memory_bytes)
+        facts = machine_facts(settings.memory_bytes, has_llama_server=settings.has_llama_server)
         facts["cannot_run"] = cannot_run or facts["cannot_run"]
         card = NodeCard(
             node=node,

@@ -148,3 +148,10 @@ def data_bytes(status: str) -> int | None:
     of its `/proc/PID/status`; None if the text lacks it."""
     match = re.search(r"^VmData:\s+(\d+) kB$", status, re.MULTILINE)
     return None if match is None else int(match.group(1)) * 1024
+
+
+def resident_bytes(status: str) -> int | None:
+    """Return a process's memory in use, mapped files included, in bytes, from the text of its
+    `/proc/PID/status`; None if the text lacks it."""
+    match = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
+    return None if match is None else int(match.group(1)) * 1024

@@ -358,6 +358,7 @@ class ModelListing:
     family: str = ""
     parameters: int = 0
     quantization: str = ""
+    format: Literal["safetensors", "gguf"] = "safetensors"
     context_tokens: int = 0
     capabilities: tuple[str, ...] = ("completion",)
     layers: int = 0

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from bus.models.gguf import DTYPE, ENGINE, HOW_TO_ADD, LLAMA_TAG
 from bus.wire.cards import ModelCard, NodeCard, PartialModel, joined_parts
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.kv import KvKind, kind_for
@@ -166,6 +167,17 @@ def find_copies(
     return tuple(copies), blocked
 
 
+def _why_no_backend(card: ModelCard, node: NodeCapacity) -> str:
+    """Return why no backend of a node runs a model, as text that follows the node's name."""
+    fit, runs = card.compatible_backends, ", ".join(node.card.backends)
+    if all(tag.startswith(LLAMA_TAG) for tag in fit):
+        return (
+            f"has no {ENGINE}, which a GGUF model needs; install it there ({HOW_TO_ADD}), then run "
+            "`shoal restart` there"
+        )
+    return f"has backends {runs}; the model needs one of {', '.join(fit)}"
+
+
 def offering(
     nodes: Sequence[NodeCapacity], spec: PlacementSpec, card: ModelCard
 ) -> tuple[list[NodeCapacity], PlacementSpec]:
@@ -222,8 +234,7 @@ def _source_of(
     own, part = node.card_of(spec.model), node.partial_of(spec.model)
     backend = resolve_backend(own or donors[0], node.card.backends)
     if backend is None:
-        fit = ", ".join((own or donors[0]).compatible_backends)
-        return f"has backends {', '.join(node.card.backends)}; the model needs one of {fit}"
+        return _why_no_backend(own or donors[0], node)
     if own is not None:
         return _Source(own, backend)
     alike = [card for card in given if card.dtype == _dtype(backend)]
@@ -253,8 +264,8 @@ def _disk_bytes(node: NodeCapacity, card: ModelCard) -> int | None:
 def card_as_computed(card: ModelCard, backend: str) -> ModelCard:
     """Return the model card with the sizes that apply to that backend. If the card is for 32-bit
     numbers, it is returned unchanged, because it does not say which number types the files have.
-    The sizes may then be overestimates."""
-    if card.dtype == _dtype(backend) or card.dtype == "float32":
+    The sizes may then be overestimates. A GGUF model has the same sizes everywhere."""
+    if card.dtype in (_dtype(backend), "float32", DTYPE):
         return card
     times = 2.0 if card.quantization == "none" else QUANTIZED_CAST
 

@@ -44,6 +44,7 @@ from runner.group.group_config import CannotForm, told_error
 from runner.group.lockstep import RankContext, SharedPlan
 from runner.group.plan_channel import open_channel
 from runner.group.rank_channel import PlanChannel
+from runner.llama import SentWorks
 from runner.recorder import FlightRecorder
 from runner.roles import model_thread
 from runner.roles.watchdog import Watchdog
@@ -60,7 +61,8 @@ NO_PEER = b""
 class Factories:
     """Factories of a role's parts. `load_engine`, `load_follower`, `load_embedder`, `open_maker`
     (raises NotMade) and `open_exchanges` (for a test) are called in the engine's thread.
-    `load_text` and `load_inputs` (of an embedding model) are called in the text thread.
+    `load_text`, `load_inputs` (of an embedding model) and `load_sent_text` (of a GGUF model) are
+    called in the text thread. `llama_server` is the command that starts it; empty if there is none.
     `form_group` (group, own rank, seconds; raises CannotForm) and `prepare` are called in the main
     thread; `prepare` at most once and first: it may import what the others need, except MLX.
     `engine_bytes` returns MLX's peak memory, None if unknown."""
@@ -73,6 +75,8 @@ class Factories:
     form_group: Callable[[GroupSpec, int, float], None]
     open_exchanges: Callable[[RunnerSpec, RankContext], Exchanges]
     open_maker: Callable[[RunnerSpec], Maker]
+    load_sent_text: Callable[[RunnerSpec], SentWorks] | None = None
+    llama_server: tuple[str, ...] = ()
     prepare: Callable[[], None] = lambda: None
     engine_bytes: Callable[[], int | None] = lambda: None
 

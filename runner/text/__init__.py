@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         EmbeddingPrompt,
         open_embedding_folder,
     )
+    from runner.text.detokenise import SentText
     from runner.text.families import Parsers
     from runner.text.grammar import open_matcher
     from runner.text.text import Text
@@ -59,6 +60,7 @@ __all__ = [
     "PromptReader",
     "ReadPrompt",
     "RendererNotReady",
+    "SentText",
     "Text",
     "TextPiece",
     "TextThread",
@@ -79,6 +81,7 @@ _HOMES = {
     "EmbeddingPrompt": "runner.text.embedding",
     "ModelTokenizer": "runner.text.tokenizer",
     "Parsers": "runner.text.families",
+    "SentText": "runner.text.detokenise",
     "Text": "runner.text.text",
     "TextThread": "runner.text.thread",
     "TokenizerError": "runner.text.tokenizer",

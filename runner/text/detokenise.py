@@ -132,7 +132,31 @@ class WholeTextDetokeniser:
         return self._decoder.last_segment
 
 
-Detokeniser = ByteDetokeniser | WholeTextDetokeniser
+class SentText:
+    """The text that an engine itself makes of its tokens. Set `text` before each `add`. `strips`:
+    the first space belongs to the tokenizer."""
+
+    __slots__ = ("_strips", "is_incomplete", "text")
+
+    def __init__(self, *, strips: bool = False) -> None:
+        self.text = ""
+        self.is_incomplete = False
+        self._strips = strips
+
+    def add(self, token: int) -> str:
+        """Return the text that the engine sent with this token."""
+        text, self.text = self.text, ""
+        if self._strips and text:
+            self._strips = False
+            return text.removeprefix(" ")
+        return text
+
+    def flush(self) -> str:
+        """Return no text: the engine holds it back itself."""
+        return ""
+
+
+Detokeniser = ByteDetokeniser | WholeTextDetokeniser | SentText
 """Returns the text that each token completes, which may be empty. `flush` ends the text: incomplete
 characters become U+FFFD."""
 

@@ -37,6 +37,7 @@ from runner.text.checks import (
 )
 from runner.text.choice import ChoiceText, LaterStops
 from runner.text.conversation import Conversations
+from runner.text.detokenise import Detokeniser, SentText
 from runner.text.echo import EveryToken, PromptEcho
 from runner.text.families import thinking_limit
 from runner.text.grammar import Calls, Grammars, ThinkFirst
@@ -139,6 +140,19 @@ class Text:
         except (BadRequest, ContextOverflow) as problem:
             return refusal_of(problem)
 
+    @property
+    def markers(self) -> frozenset[str]:
+        """Return the texts of the markers that the readers of choices must see."""
+        return self._family.markers
+
+    def sent_choice(self, prepared: PreparedRequest, choice: int) -> tuple[ChoiceText, SentText]:
+        """Return the reader of a choice whose text the engine makes, and the place for that
+        text."""
+        prompt = prepared.request.prompt
+        begins = isinstance(prompt, ChatPrompt) and not prompt.continue_final
+        sent = SentText(strips=begins and self._tokenizer.strips_space)
+        return self._choice(prepared, choice, detokeniser=sent), sent
+
     def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceText | EveryToken:
         request, token_text = prepared.request, self._tokenizer.token_text
         if request.top_logprobs is None:
@@ -160,6 +174,7 @@ class Text:
         prepared: PreparedRequest,
         choice: int,
         token_text: Callable[[int], str] | None = None,
+        detokeniser: Detokeniser | None = None,
     ) -> ChoiceText:
         tokenizer, request = self._tokenizer, prepared.request
         prompt = request.prompt
@@ -169,7 +184,8 @@ class Text:
         return ChoiceText(
             request_id=request.request_id,
             choice=choice,
-            detokeniser=tokenizer.detokeniser(begins=chat and not prompt.continue_final),
+            detokeniser=detokeniser
+            or tokenizer.detokeniser(begins=chat and not prompt.continue_final),
             reader=tokenizer.family.reader(
                 tools,
                 reads_thinking=prepared.reads_thinking,

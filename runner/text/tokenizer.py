@@ -200,6 +200,11 @@ class ModelTokenizer:
             return self.table.detokeniser(begins=begins)
         return WholeTextDetokeniser(self._opened.streaming(), self._hidden())
 
+    @property
+    def strips_space(self) -> bool:
+        """Return whether the first space of an output belongs to the tokenizer."""
+        return self.table is not None and self.table.strips_space
+
     @cached_property
     def guide(self) -> LLTokenizer:
         """Return llguidance's tokenizer: its masks are exactly `vocabulary` wide. Takes up to a

@@ -59,12 +59,12 @@ def config(**fields: Any) -> str:
 
 
 KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "loose.gguf": (lambda path: path.write_bytes(b"GGUF"), "mlx_lm.convert"),
+    "loose.gguf": (lambda path: path.write_bytes(b"GGUF"), "mkdir loose;"),
     "loose.safetensors": (lambda path: path.write_bytes(weights()), "a model is a folder"),
     "packed.zip": (lambda path: path.write_bytes(b"PK"), "packed"),
     "nowhere": (lambda path: path.symlink_to("/nowhere/at/all"), "broken link"),
-    "gguf": (only(**{"a.Q4_K_M.gguf": b"GGUF"}), "mlx_lm.convert"),
-    "gguf-config": (files(**{"model.safetensors": None, "a.gguf": b"GGUF"}), "mlx_lm.convert"),
+    "gguf": (only(**{"a.Q4_K_M.gguf": b"GGUF"}), "it is truncated"),
+    "gguf-config": (files(**{"model.safetensors": None, "a.gguf": b"GGUF"}), "it is truncated"),
     "no-config": (files(**{"config.json": None}), "without a config.json"),
     "broken-config": (files(**{"config.json": "{"}), "config.json is invalid"),
     "listed-config": (files(**{"config.json": "[]"}), "not a JSON object"),
@@ -97,7 +97,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
         only(**{"adapter_config.json": "{}", "adapters.safetensors": weights()}),
         "LoRA",
     ),
-    "an odd name.gguf": (lambda path: path.write_bytes(b"GGUF"), "mlx_lm.convert"),
+    "an odd name.gguf": (lambda path: path.write_bytes(b"GGUF"), "of its own"),
     "stray.txt": (lambda path: path.write_text("x"), "a model is a folder"),
     "no-tokenizer": (files(**{"tokenizer.json": None}), "without a tokenizer"),
     "new-family": (files(**{"config.json": config(model_type="brand_new")}), "mlx-lm 0."),
@@ -116,7 +116,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "empty": (lambda path: path.mkdir(), "empty folder"),
     "shoal-tiny": (files(), "takes precedence"),
     "owner/deep/er": (files(), "too deep"),
-    "owner/gguf": (only(**{"b.gguf": b"GGUF"}), "GGUF"),
+    "owner/gguf": (only(**{"b.gguf": b"nothing"}), "not with b'GGUF'"),
 }
 """Name below the models folder: what makes it, and words that are said of it."""
 

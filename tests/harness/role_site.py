@@ -121,13 +121,11 @@ class Site(Generic[AnyRole]):
             rank=0,
             size=1,
             model=ModelId("m"),
-            path="",
-            dtype="float32",
             first_layer=0,
             last_layer=1,
             addresses=(self.address,),
             memory_limit_bytes=1 << 30,
-            **spec,
+            **{"path": "", "dtype": "float32", **spec},
         )
         never = cast(Any, None)
         names = (

@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from bus.models.gguf import LLAMA_TAG
 from bus.process.installation import command_to_add, running_code
 from bus.process.interfaces import addresses_up
 from bus.process.tools import asked
@@ -28,16 +29,17 @@ def free_bytes() -> int:
     return psutil.virtual_memory().available
 
 
-def machine_facts(memory_bytes: int) -> dict[str, Any]:
+def machine_facts(memory_bytes: int, *, has_llama_server: bool = False) -> dict[str, Any]:
     """Return this node's card entries about its machine and its software, by field. `memory_bytes`
-    is the most memory that shoal may use; 0: all of the machine's."""
+    is the most memory that shoal may use; 0: all of the machine's. With llama-server, this node
+    also runs GGUF models, on its processor."""
     total = psutil.virtual_memory().total
     version, _, tree = running_code().partition("/")
     return {
         "platform": f"{sys.platform}-{platform.machine()}",
         "cores": psutil.cpu_count() or 1,
         "memory_bytes": min(total, memory_bytes) if memory_bytes else total,
-        "backends": gpu.backends(),
+        "backends": (*gpu.backends(), *((f"{LLAMA_TAG}cpu",) if has_llama_server else ())),
         "cannot_run": cannot_run(gpu.missing()),
         "mlx_version": _version("mlx"),
         "shoal_version": version,

@@ -20,7 +20,7 @@ from worker.models.passed_over import (
     no_folder,
     too_deep,
     unfit_file,
-    unfit_folder,
+    unfit_on_disk,
     unreadable,
 )
 
@@ -76,7 +76,7 @@ def _models_at(name: str, path: Path) -> Iterator[Found]:
     below = {n: e for n, e in entries.items() if e.is_dir() and not n.startswith(".")}
     files = entries.keys() - below.keys()
     if CONFIG in files or not below or has_weights(files):
-        yield Found(name, path, entries, unfit_folder(files))
+        yield Found(name, path, entries, unfit_on_disk(files))
     if CONFIG not in files:
         for inner, entry in below.items():
             yield _owned(f"{name}/{inner}", Path(entry.path))
@@ -88,7 +88,7 @@ def _owned(name: str, path: Path) -> Found:
     except OSError as error:
         return Found(name, path, {}, unreadable(error))
     files = {n for n, entry in entries.items() if not entry.is_dir()}
-    unfit = unfit_folder(files)
+    unfit = unfit_on_disk(files)
     if unfit is not None and CONFIG not in files and not has_weights(files):
         deeper = (n for n in entries if os.path.exists(path / n / CONFIG))
         unfit = next((too_deep(inner) for inner in deeper), unfit)
@@ -120,7 +120,7 @@ def _snapshot(name: str, repository: Path) -> Found | None:
         with contextlib.suppress(OSError):
             entries = listed(path)
             if has_weights(entries):
-                return Found(name, path, entries, unfit_folder(entries.keys()), cached=True)
+                return Found(name, path, entries, unfit_on_disk(entries.keys()), cached=True)
     return None
 
 

@@ -1,7 +1,7 @@
 """The list of a model's files, and the checks of a list from another node.
 
 Pure. Only files that a model is loaded from belong to it: weights, configuration, tokenizer,
-template, card, adapters; never code. A path has at most two parts, three within `adapters/`, none
+template, card, adapters; never code. The GGUF file of a model without other weights belongs to it. A path has at most two parts, three within `adapters/`, none
 hidden, so that no manifest can name a file outside its model's folder. The digest covers names,
 sizes and contents.
 """
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from bus.models.gguf import weight_file
 from bus.models.lora import CONFIG_FILE, FOLDER, WEIGHTS_FILES, is_adapter_name
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
@@ -32,6 +33,15 @@ def belongs(path: str) -> bool:
     if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
         return False
     return path in NAMED or parts[-1].endswith(SUFFIXES)
+
+
+def gguf_of(paths: Collection[str]) -> str | None:
+    """Return the GGUF file from which a model with these files is loaded; None if there is none, or
+    if its name cannot safely be written elsewhere."""
+    if any(path.endswith(".safetensors") for path in paths):
+        return None
+    file = weight_file(path for path in paths if "/" not in path)
+    return file if file is not None and _PART.fullmatch(file) else None
 
 
 def piece_count(size_bytes: int) -> int:
@@ -73,19 +83,21 @@ def problem_of(manifest: Manifest, model: ModelId) -> str | None:
     if len(manifest.files) > MAX_FILES:
         return f"the list has {len(manifest.files)} files; the limit is {MAX_FILES}"
     paths = [entry.path for entry in manifest.files]
+    gguf = gguf_of(paths)
     for entry in manifest.files:
-        if not belongs(entry.path):
+        if not belongs(entry.path) and entry.path != gguf:
             return f"the list of files has {entry.path[:80]!r}, which is not a model file"
         if len(entry.piece_hashes) != HASH_BYTES * piece_count(entry.size_bytes):
             return f"the hashes of {entry.path} do not match its size"
+    has_weights = "config.json" in paths and any(p.endswith(".safetensors") for p in paths)
     if paths != sorted(paths):
         return "its files are not sorted"
     folded = [path.casefold() for path in paths]
     folders = {path[:at] for path in folded for at, char in enumerate(path) if char == "/"}
     if len(set(folded)) != len(folded) or folders & set(folded):
         return "two of its paths are the same on a case-insensitive disk"
-    if "config.json" not in paths or not any(p.endswith(".safetensors") for p in paths):
-        return "it lacks config.json or safetensors"
+    if gguf is None and not has_weights:
+        return "it lacks config.json or safetensors, and a single GGUF file"
     if digest_of(model, manifest.files) != manifest.digest:
         return "its digest does not match its files"
     return None

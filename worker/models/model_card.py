@@ -94,7 +94,7 @@ def model_card(
     family = str(config["model_type"])
     group, in_full = layers.kv_group(family, text, count)
     windows = not layers.why_whole(family, text, count)
-    thinks = _thinks(template)
+    thinks = can_think(template)
     return ModelCard(
         model=model,
         path=path,
@@ -111,7 +111,7 @@ def model_card(
         parameters=_parameters(config, tensors),
         digest=digest,
         modified_at_s=modified_at_s,
-        capabilities=_capabilities(template),
+        capabilities=capabilities_of(template),
         keep_alive_s=notes.keep_alive_s,
         default_max_tokens=notes.default_max_tokens,
         thinking=thinks if notes.thinking_default is None else notes.thinking_default,
@@ -239,16 +239,17 @@ def _parameters(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:
     return total
 
 
-def _thinks(template: str) -> bool:
+def can_think(template: str) -> bool:
+    """Return whether a model with this chat template can think."""
     return any(words in template for words in THINKING_WORDS)
 
 
-def _capabilities(template: str) -> tuple[str, ...]:
+def capabilities_of(template: str) -> tuple[str, ...]:
     """Return the capabilities with which shoal can run the model, under Ollama's names (text only;
     images are not supported)."""
     capabilities = ["completion"]
     if "tools" in template:
         capabilities.append("tools")
-    if _thinks(template):
+    if can_think(template):
         capabilities.append("thinking")
     return tuple(capabilities)

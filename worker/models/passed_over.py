@@ -2,16 +2,17 @@
 
 Pure: it takes file names and returns texts. All texts about unlisted entries are in this module. A
 model's folder has `config.json`, a tokenizer, and weights named `model*.safetensors`, as MLX's
-loader requires.
+loader requires; or one GGUF file, for llama-server.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bus.models.gguf import is_part, weight_file
 from bus.wire.cards import (
     NAME_CHARACTERS,
     PATH_CHARACTERS,
@@ -67,9 +68,17 @@ class UnfitModel(ValueError):
         self.unfit = Unfit(reason, why, remedy, aliases)
 
 
-def weights_among(names: Iterable[str]) -> list[str]:
-    """Return the weight files that MLX's loader would read, in its order."""
-    return sorted(name for name in names if _WEIGHTS.fullmatch(name))
+def weights_among(names: Collection[str]) -> list[str]:
+    """Return the weight files that would be loaded: those that MLX's loader reads, in its order, or
+    a folder's one GGUF file."""
+    weights, gguf = sorted(filter(_WEIGHTS.fullmatch, names)), gguf_among(names)
+    return weights if gguf is None else [gguf]
+
+
+def gguf_among(names: Collection[str]) -> str | None:
+    """Return the GGUF file of a folder with these files; None if there is not exactly one, or if
+    the folder also has weights for MLX."""
+    return None if any(map(_WEIGHTS.fullmatch, names)) else weight_file(names)
 
 
 def has_weights(names: Iterable[str]) -> bool:
@@ -81,7 +90,7 @@ def has_weights(names: Iterable[str]) -> bool:
 def unfit_file(name: str) -> Unfit:
     """Return the notice about a single file in place of a model's folder."""
     if _GGUF.fullmatch(name):
-        return _gguf(name)
+        return _gguf_alone(name)
     if _UNFINISHED.fullmatch(name):
         return _unfinished(name)
     if _PACKED.fullmatch(name):
@@ -98,9 +107,15 @@ def unfit_file(name: str) -> Unfit:
     )
 
 
-def unfit_folder(names: Collection[str]) -> Unfit | None:
+def unfit_on_disk(names: Collection[str]) -> Unfit | None:
     """Return why a folder with these files is not a model; None if it may be one."""
-    weights = weights_among(names)
+    return None if gguf_among(names) is not None else unfit_folder(names)
+
+
+def unfit_folder(names: Collection[str]) -> Unfit | None:
+    """Return why a folder with these files is not a model for MLX; None if it may be one. This is
+    also the reason why a repository with these files cannot be pulled."""
+    weights = sorted(filter(_WEIGHTS.fullmatch, names))
     if CONFIG in names and weights:
         return _missing_shards(weights) or _no_tokenizer(names)
     by_kind = {
@@ -113,7 +128,7 @@ def unfit_folder(names: Collection[str]) -> Unfit | None:
         why = f"a LoRA adapter ({min(adapter_files)}) without its model"
         return Unfit("adapter_alone", why, remedy)
     if not weights and _GGUF in by_kind:
-        return _gguf(by_kind[_GGUF])
+        return _several_ggufs(sorted(filter(_GGUF.fullmatch, names)))
     if _UNFINISHED in by_kind:
         return _unfinished(by_kind[_UNFINISHED])
     if "model_index.json" in names:
@@ -296,12 +311,26 @@ def printable(text: str, most: int = 200) -> str:
     return f"{plain[:half]}...{end}"
 
 
-def _gguf(name: str) -> Unfit:
-    remedy = (
-        "download the model from mlx-community, or convert the original of the GGUF "
-        f"to MLX's safetensors: {CONVERT}"
-    )
-    return Unfit("gguf", f"{name} is in llama.cpp's GGUF format", remedy)
+def _gguf_alone(name: str) -> Unfit:
+    folder = printable(name).rpartition(".")[0]
+    remedy = f"move it into a folder of its own: `mkdir {folder}; mv {printable(name)} {folder}/`"
+    why = f"{name} is in llama.cpp's GGUF format, but in no folder of its own"
+    return Unfit("gguf", why, remedy)
+
+
+def _several_ggufs(names: Sequence[str]) -> Unfit:
+    """Return why a folder with GGUF files, but not exactly one, is not listed."""
+    if is_part(names[0]):
+        remedy = f"join them: `llama-gguf-split --merge {names[0]} WHOLE.gguf`"
+        return Unfit("gguf", f"{names[0]} is one part of a GGUF file", remedy)
+    if weight_file(names) is not None:
+        remedy = "download the file with another tool into a folder of its own; or use MLX weights"
+        return Unfit("gguf", f"{names[0]} is a GGUF file, which shoal does not pull", remedy)
+    if len(names) == 1:
+        remedy = "download the model as .gguf"
+        return Unfit("gguf", f"{names[0]} has llama.cpp's old format, from before GGUF", remedy)
+    why = f"{len(names)} GGUF files, the first of them {names[0]}; a model has one"
+    return Unfit("gguf", why, "keep one of them, and move each other one into a folder of its own")
 
 
 def _unfinished(name: str) -> Unfit:

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bus.models.cards import CARD_BYTES, CARD_FILE, BadCard, Notes, read_card
+from bus.models.cards import CARD_FILE
 from bus.models.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.process.clock import wall
 from bus.wire.cards import NAME_CHARACTERS, ModelCard, PassedOver
@@ -42,9 +42,10 @@ from worker.models.files import (
     links_to_nothing,
     origin_of,
     reconciled,
-    refused,
+    notes_in,
 )
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
+from worker.models.gguf_card import gguf_card
 from worker.models.manifest import belongs
 from worker.models.model_card import (
     FoundAdapters,
@@ -60,6 +61,7 @@ from worker.models.passed_over import (
     Unfit,
     UnfitModel,
     adapter_beside,
+    gguf_among,
     goes_by,
     name_taken,
     notice_of,
@@ -207,9 +209,13 @@ class Weights:
     def _read(self, entry: Found) -> tuple[ModelCard, tuple[Unfit, ...], FoundAdapters]:
         """Return the card, the notices about the model, and its adapters. Raises OSError,
         UnfitModel."""
+        folder, weights = entry.path, weights_among(entry.entries)
+        if (file := gguf_among(entry.entries)) is not None:
+            notes, written_s, bad_card = notes_in(folder)
+            card, notices = gguf_card(entry, file, notes)
+            return _dated(card, entry, written_s), _listed(bad_card, *notices), FoundAdapters()
         if (beside := adapter_beside(entry.entries)) is not None:
             raise UnfitModel(*beside)
-        folder, weights = entry.path, weights_among(entry.entries)
         if (dead := links_to_nothing(folder, filter(belongs, entry.entries))) is not None:
             raise UnfitModel(*dead)
         config = config_in(folder)
@@ -225,7 +231,7 @@ class Weights:
             tensors += inside
         if (lacking := lacking_shards(folder, entry.entries.keys(), tensors)) is not None:
             raise UnfitModel(*lacking)
-        notes, written_s, bad_card = _notes(folder)
+        notes, written_s, bad_card = notes_in(folder)
         float32, is_text = self._shelf.float32, embeds is None
         adapters = adapters_in(folder, float32=float32, embeds=not is_text, only=notes.adapters)
         notes, lacking = without_lacking(notes, adapters)
@@ -254,14 +260,12 @@ class Weights:
             raise UnfitModel("bad_config", f"{CONFIG}: {error}", NOT_A_MODEL) from error
         if embeds is not None:
             card = embedding_card(card, embeds)
-        origin = _origin(entry)
-        facts = {"origin": origin.how, "sources": origin.sources, "card_at_s": written_s}
-        facts |= fast_synch(notes, self._shelf.metal_fast_synch)
-        card = card.model_copy(update=facts)
+        facts = fast_synch(notes, self._shelf.metal_fast_synch)
+        card = _dated(card.model_copy(update=facts), entry, written_s)
         notices = [bad_card, lacking, no_more_context(notes, card)]
         if is_text:
             notices.append(kv_notice(notes, card, self._shelf.kv))
-        return card, tuple(filter(None, notices)), adapters
+        return card, _listed(*notices), adapters
 
 
 def hugging_face_cache() -> Path:
@@ -285,6 +289,17 @@ def _named(card: ModelCard, model: ModelId, entry: Found) -> ModelCard:
     name = printable(entry.name, NAME_CHARACTERS)
     facts = {"model": model, "folder_name": name, "defaults": defaults}
     return card.model_copy(update=facts)
+
+
+def _dated(card: ModelCard, entry: Found, written_s: float) -> ModelCard:
+    """Return the card with its origin, and with the time at which its `card.toml` was written."""
+    origin = _origin(entry)
+    facts = {"origin": origin.how, "sources": origin.sources, "card_at_s": written_s}
+    return card.model_copy(update=facts)
+
+
+def _listed(*notices: Unfit | None) -> tuple[Unfit, ...]:
+    return tuple(filter(None, notices))
 
 
 def _origin(entry: Found) -> Origin:
@@ -341,20 +356,6 @@ def _embeds(
     for data in () if model is None else contents:
         note(data)
     return model
-
-
-def _notes(folder: Path) -> tuple[Notes, float, Unfit | None]:
-    """Return the content of `card.toml`, when it was written, and the notice if it is invalid: it
-    then counts as missing. Raises OSError."""
-    try:
-        with open(folder / CARD_FILE, "rb") as file:
-            data, written_s = file.read(CARD_BYTES + 1), os.fstat(file.fileno()).st_mtime
-    except FileNotFoundError:
-        return Notes(), 0.0, None
-    try:
-        return read_card(data), written_s, None
-    except BadCard as error:
-        return Notes(), 0.0, refused(error, data)
 
 
 def _template(folder: Path) -> str:

@@ -26,7 +26,7 @@ from worker.models.file_hashes import Interrupted, Stopped, hash_pieces, hash_wh
 from worker.models.files import GrowingFiles, Origin, note_origin, sync_folder
 from worker.models.layer_bytes import SUFFIX, Layers, Range
 from worker.models.local_models import files_of, held_layers, staged_model, stages_of
-from worker.models.manifest import piece_hash, piece_length
+from worker.models.manifest import gguf_of, piece_hash, piece_length
 from worker.transfer.pieces import Piece, Staged
 
 KEPT_S = 7 * 24 * 3600.0
@@ -157,7 +157,8 @@ def free_bytes(folder: Path) -> int:
 
 
 def _is_model(folder: Path) -> bool:
-    return (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
+    has_weights = (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
+    return has_weights or gguf_of([path.name for path in folder.iterdir()]) is not None
 
 
 def _differing(actual: bytes, right: bytes) -> Iterator[int]:

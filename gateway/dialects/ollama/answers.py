@@ -108,7 +108,7 @@ class OllamaDetails(TypedDict):
     """The details of a model in every listing. A detail that is unknown is empty."""
 
     parent_model: str
-    format: Literal["safetensors"]
+    format: Literal["safetensors", "gguf"]
     family: str
     families: list[str]
     parameter_size: str

@@ -201,7 +201,7 @@ def parameter_size(parameters: int) -> str:
 def _details(listing: api_table.ModelListing) -> answers.OllamaDetails:
     return {
         "parent_model": "" if listing.derived is None else listing.derived.parent,
-        "format": "safetensors",
+        "format": listing.format,
         "family": listing.family,
         "families": [listing.family] if listing.family else [],
         "parameter_size": parameter_size(listing.parameters),

@@ -12,6 +12,7 @@ from typing import Any
 
 from falcon.asgi import Request, Response
 
+from bus.models.gguf import DTYPE
 from bus.process.clock import wall
 from bus.wire.cards import AdapterCard, ModelCard, model_named
 from bus.wire.ids import ModelId
@@ -251,6 +252,7 @@ def _listing(cluster: Cluster, model: ModelId, card: ModelCard | None) -> api_ta
         family=card.family,
         parameters=card.parameters,
         quantization=card.quantization if card.quantization != "none" else card.dtype,
+        format="gguf" if card.dtype == DTYPE else "safetensors",
         context_tokens=card.context_tokens,
         capabilities=card.capabilities,
         layers=card.layers,

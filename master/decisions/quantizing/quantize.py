@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from bus.replica.state import ClusterState
 from bus.wire.cards import ModelCard
+from bus.models.gguf import DTYPE
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId, is_model_id
 from bus.wire.instances import Instance, Shard
@@ -103,6 +104,9 @@ def _having(
     card = here[0][1]
     if card.makes != "text":
         text = f"{source} is an embedding model; only text models can be quantized"
+        return Refusal(reason="unsupported", message=text, field="model")
+    if card.dtype == DTYPE:
+        text = f"{source} is a GGUF model; quantize the MLX version of it"
         return Refusal(reason="unsupported", message=text, field="model")
     if card.quantization != "none":
         what = f"{source} is already quantized to {card.quantization}"

@@ -1,7 +1,8 @@
 """Talks to the disk: opens the files of a tokenizer, with the cheaper of two readers if its result
 is certainly right.
 
-One reader uses only the library `tokenizers`; the other imports transformers.
+One reader uses only the library `tokenizers`; the other imports transformers. The tokenizer of a
+GGUF file has a reader of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bus.models.gguf import weight_file
 from runner.text.opening.alone import open_alone
 from runner.text.opening.bounds import check_file
 from runner.text.opening.opened import OpenedTokenizer, TokenizerError, panics_told, template_for
@@ -34,12 +36,7 @@ def open_tokenizer(
     precedence over what the files say about mlx-lm's parsers. Raises TokenizerError."""
     check_file(path / "tokenizer.json")
     with panics_told():
-        try:
-            opened = open_alone(path, overrides, end_ids)
-        except Exception:  # unsure, or broken: transformers says what is wrong, in its own words
-            from runner.text.opening.by_library import open_by_library
-
-            opened = open_by_library(path, overrides, end_ids)
+        opened = _opened(path, overrides, end_ids)
 
     def encoded(text: str, special: bool) -> list[int]:
         """Return the token ids of a text. Raises TokenizerError if the library panics."""
@@ -47,3 +44,22 @@ def open_tokenizer(
             return opened.encode(text, special)
 
     return replace(opened, encode=encoded)
+
+
+def _opened(path: Path, overrides: dict[str, str], end_ids: Sequence[int]) -> OpenedTokenizer:
+    if (gguf := _gguf_in(path)) is not None:
+        from runner.text.opening.by_gguf import open_gguf
+
+        return open_gguf(path / gguf, overrides.get("tool_parser_type"))
+    try:
+        return open_alone(path, overrides, end_ids)
+    except Exception:  # unsure, or broken: transformers says what is wrong, in its own words
+        from runner.text.opening.by_library import open_by_library
+
+        return open_by_library(path, overrides, end_ids)
+
+
+def _gguf_in(path: Path) -> str | None:
+    """Return the GGUF file of a model without other weights; None if there is none."""
+    names = [entry.name for entry in path.iterdir()]
+    return None if any(path.glob("model*.safetensors")) else weight_file(names)

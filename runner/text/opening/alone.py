@@ -62,7 +62,7 @@ def open_alone(path: Path, overrides: Mapping[str, str], end_ids: Sequence[int])
         backend.add_tokens([AddedToken(text, special=True) for text in texts])
     if settings.cleans_spaces and type(backend.model).__name__ != "BPE":
         raise Unsure("it removes spaces from its text")
-    plain = _Plain(backend, _templates(path, settings))
+    plain = PlainTokenizer(backend, _templates(path, settings))
     ends = {*end_ids, *([plain.token_id(special["eos_token"])] if "eos_token" in special else [])}
     return OpenedTokenizer(
         backend=backend,
@@ -93,7 +93,7 @@ def library_marks(plain: Any, form: str | None) -> LibraryMarks:
     )
 
 
-class _Plain:
+class PlainTokenizer:
     """A tokenizer with the transformers methods that mlx-lm's functions call."""
 
     def __init__(self, backend: Tokenizer, chat_template: Templates) -> None:

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.models.passed_over import printable, unfit_family, unfit_file, unfit_folder
+from worker.models.passed_over import (
+    printable,
+    unfit_family,
+    unfit_file,
+    unfit_folder,
+    unfit_on_disk,
+    weights_among,
+)
 
 SHARDS = [f"model-{n:05}-of-00003.safetensors" for n in (1, 2, 3)]
 
@@ -13,7 +20,10 @@ SHARDS = [f"model-{n:05}-of-00003.safetensors" for n in (1, 2, 3)]
     ("names", "said"),
     [
         ({"a.gguf"}, "GGUF"),
-        ({"config.json", "a.gguf"}, "mlx_lm.convert"),
+        ({"a.gguf", "b.gguf"}, "2 GGUF files"),
+        ({"m-00001-of-00002.gguf", "m-00002-of-00002.gguf"}, "llama-gguf-split"),
+        ({"a.ggml"}, "old format"),
+        ({"config.json", "a.gguf"}, "does not pull"),
         ({"adapter_config.json", "adapters.safetensors"}, "LoRA"),
         ({"adapter_config.json", "adapter_model.bin"}, "adapters/NAME"),
         ({"config.json", "model.safetensors.incomplete"}, "incomplete download"),
@@ -46,6 +56,13 @@ def test_a_folder_with_all_of_a_models_files_is_fit() -> None:
         assert unfit_folder({"config.json", "model.safetensors", words}) is None
     more = {"tokenizer.json", "adapters.safetensors", "old.gguf"}
     assert unfit_folder({"config.json", *SHARDS, *more}) is None
+
+
+def test_a_folder_with_one_gguf_file_may_be_a_model() -> None:
+    assert unfit_on_disk({"a.Q4_K_M.gguf", "README.md"}) is None
+    assert weights_among({"config.json", "a.GGUF"}) == ["a.GGUF"]
+    assert weights_among({"model.safetensors", "old.gguf"}) == ["model.safetensors"]
+    assert unfit_on_disk({"a.gguf", "b.gguf"}) is not None
 
 
 def test_a_file_by_itself_is_told_by_what_it_is() -> None:

@@ -4,7 +4,7 @@ It reads safetensors headers, the configuration, `card.toml`, the folder's origi
 a model that is still being fetched. It does not search for models, and does not cache what it read.
 """
 
-from worker.models.files.card_file import refused
+from worker.models.files.card_file import notes_in
 from worker.models.files.families import Families, installed_families
 from worker.models.files.growing import (
     FILES,
@@ -21,6 +21,7 @@ from worker.models.files.headers import (
     json_object,
     lacking_shards,
     links_to_nothing,
+    refuse_pointer,
 )
 from worker.models.files.origin import ORIGIN_FILE, Origin, note_origin, origin_of
 from worker.models.files.shared_cards import reconciled
@@ -44,9 +45,10 @@ __all__ = [
     "lacking_shards",
     "links_to_nothing",
     "note_origin",
+    "notes_in",
     "origin_of",
     "reconciled",
-    "refused",
+    "refuse_pointer",
     "sync_folder",
     "tensors_in",
     "try_lock",

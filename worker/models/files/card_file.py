@@ -1,16 +1,17 @@
-"""The notice about an invalid `card.toml`, with the names that the file gives its model.
-
-Pure. `bus.models.cards` defines the contents of a card.
+"""Talks to the disk: reads a model's `card.toml`. The notice about an invalid one has the names that
+the file gives its model. `bus.models.cards` defines the contents of a card.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from itertools import islice
+from pathlib import Path
 from typing import cast
 
-from bus.models.cards import CARD_BYTES, MOST_ALIASES, BadCard
+from bus.models.cards import CARD_BYTES, CARD_FILE, MOST_ALIASES, BadCard, Notes, read_card
 from bus.wire.ids import ModelId, is_model_id
 from worker.models.passed_over import Unfit
 
@@ -18,7 +19,21 @@ _ALIASES = re.compile(r"(?m)^[ \t]*aliases[ \t]*=[ \t]*\[([^\]]*)")
 _QUOTED = re.compile(r"""["']([^"'\n]*)["']""")
 
 
-def refused(error: BadCard, data: bytes) -> Unfit:
+def notes_in(folder: Path) -> tuple[Notes, float, Unfit | None]:
+    """Return the content of `card.toml`, when it was written, and the notice if it is invalid: it
+    then counts as missing. Raises OSError."""
+    try:
+        with open(folder / CARD_FILE, "rb") as file:
+            data, written_s = file.read(CARD_BYTES + 1), os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return Notes(), 0.0, None
+    try:
+        return read_card(data), written_s, None
+    except BadCard as error:
+        return Notes(), 0.0, _refused(error, data)
+
+
+def _refused(error: BadCard, data: bytes) -> Unfit:
     """Return the notice about an invalid card, with the aliases that can be read from its bytes;
     the model is served without the card."""
     why, _, hint = str(error).partition("; ")

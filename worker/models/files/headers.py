@@ -49,10 +49,7 @@ def header_of(path: Path) -> tuple[bytes, list[Tensor]]:
     tensors. Raises OSError, and UnfitModel for another kind of file or a truncated one."""
     with open(path, "rb") as file:
         begin, size = file.read(8), os.fstat(file.fileno()).st_size
-        if POINTER.startswith(begin) and begin:
-            remedy = "run `git lfs pull` in its folder"
-            why = f"{path.name} is a Git LFS pointer, not the file itself"
-            raise UnfitModel("lfs_pointer", why, remedy)
+        _refuse_pointer(path, begin)
         length = int.from_bytes(begin, "little")
         if length > MAX_HEADER_BYTES:
             raise UnfitModel("bad_weights", f"{path.name} is not a safetensors file", ANEW)
@@ -67,6 +64,12 @@ def header_of(path: Path) -> tuple[bytes, list[Tensor]]:
         why = f"{path.name} is truncated: {size:,} of at least {whole:,} bytes"
         raise UnfitModel("cut", why, ANEW)
     return header, tensors
+
+
+def refuse_pointer(path: Path) -> None:
+    """Raise UnfitModel if a file is a Git LFS pointer. Raises OSError."""
+    with open(path, "rb") as file:
+        _refuse_pointer(path, file.read(8))
 
 
 def lacking_shards(folder: Path, here: Collection[str], tensors: Iterable[Tensor]) -> Unfit | None:
@@ -93,3 +96,10 @@ def links_to_nothing(folder: Path, names: Iterable[str]) -> Unfit | None:
         if path.is_symlink() and not path.exists():
             dead[name] = os.readlink(path)
     return dead_links(dead)
+
+
+def _refuse_pointer(path: Path, begin: bytes) -> None:
+    if begin and POINTER.startswith(begin):
+        remedy = "run `git lfs pull` in its folder"
+        why = f"{path.name} is a Git LFS pointer, not the file itself"
+        raise UnfitModel("lfs_pointer", why, remedy)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.models.cards import resolved
+from bus.models.gguf import ABILITIES, ENGINE, engine_of
 from bus.process.clock import wall
 from bus.wire.cards import ModelCard, PartialModel, PassedOver, parts_text
 from bus.wire.instances import Instance
@@ -94,6 +95,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
     rows += [
         ("model", card.model),
         ("family", card.family),
+        ("engine", engine_of(card)),
         ("parameters", number(card.parameters)),
         ("layers", card.layers),
         ("vocabulary", card.vocabulary),
@@ -117,6 +119,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("changed", _ago(card.modified_at_s)),
         ("loads in", loads_in(card.model, state)),
     ]
+    rows += _abilities(card)
     rows += settings_rows(card)
     rows += runner_facts.items()
     rows += [
@@ -148,7 +151,7 @@ def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:
         card.family,
         card.makes,
         number(card.parameters),
-        card.quantization,
+        card.quantization + (" (GGUF)" if engine_of(card) == ENGINE else ""),
         size(card.size_bytes),
         card.context_tokens,
         came_from(card, state.names),
@@ -213,11 +216,20 @@ def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
             return f"made from {whence or 'another model'}"
 
 
+def _abilities(card: ModelCard) -> list[tuple[str, str]]:
+    """Return rows about what the engine of a GGUF model does and refuses; none for other models."""
+    if engine_of(card) != ENGINE:
+        return []
+    done = (f"{one.name} ({one.note})" if one.note else one.name for one in ABILITIES if one.done)
+    refused = (f"{one.name} ({one.field})" for one in ABILITIES if not one.done)
+    return [("does", "; ".join(done)), ("refuses", "; ".join(refused))]
+
+
 def _fields(card: ModelCard, state: NodeState) -> dict[str, Any]:
     model = card.model
     more = {"nodes": state.nodes_of(model), "loaded_on": state.loaded_on(model)}
     used = {"last_used_at_s": state.last_used_s(model)}
-    return {**card.model_dump(mode="json"), **more, **used}
+    return {**card.model_dump(mode="json"), "engine": engine_of(card), **more, **used}
 
 
 def _kv(card: ModelCard) -> str:

@@ -1,0 +1,81 @@
+"""What llama-server does for a request, and what is refused by name: one table.
+
+Pure. The runner refuses by this table, and `shoal show` prints it. Fields are those of a
+`GenerationRequest`, in the words of OpenAI's API.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bus.wire.cards import ModelCard
+from bus.wire.messages.requests import GenerationRequest
+
+ENGINE, MLX = "llama-server", "MLX"
+DTYPE = "gguf"
+"""The number type in a model's card if its weights stay as a GGUF file stores them."""
+LLAMA_TAG = "llamacpp-"
+"""The beginning of the tags of backends that run GGUF files."""
+HOW_TO_ADD = (
+    "the extra shoal-llm[llamacpp], or llama-server on PATH, or the setting engines.llama_server"
+)
+"""The ways to install llama-server, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """One ability of an engine. `done` False: a request that needs it is refused, and the refusal
+    names `field`. `note` says what is different from the engine MLX."""
+
+    name: str
+    field: str
+    done: bool
+    note: str = ""
+
+
+ABILITIES = (
+    Ability("chat, thinking and tool calls", "messages", done=True),
+    Ability("raw prompts and token ids", "prompt", done=True),
+    Ability("several choices", "n", done=True),
+    Ability("stop strings", "stop", done=True),
+    Ability("temperature, top_k, top_p, min_p", "temperature", done=True),
+    Ability("seeds", "seed", done=True, note="an answer also depends on requests beside it"),
+    Ability("repetition penalty, logit bias", "repetition_penalty", done=True),
+    Ability("prefix cache", "prompt", done=True, note="not for requests with an API key"),
+    Ability("frequency penalty", "frequency_penalty", done=False),
+    Ability("presence penalty", "presence_penalty", done=False),
+    Ability("response formats and grammars", "response_format", done=False),
+    Ability("required tool calls", "tool_choice", done=False),
+    Ability("log-probabilities", "logprobs", done=False),
+    Ability("log-probabilities of prompts", "prompt_logprobs", done=False),
+    Ability("thinking budgets", "thinking_budget", done=False),
+    Ability("minimum lengths", "min_tokens", done=False),
+    Ability("ignoring end tokens", "ignore_eos", done=False),
+    Ability("token ids of earlier answers", "history", done=False),
+    Ability("LoRA adapters", "model", done=False),
+)
+"""The abilities of llama-server as shoal uses it."""
+
+
+def engine_of(card: ModelCard) -> str:
+    """Return the name of the engine that runs a model."""
+    return ENGINE if card.dtype == DTYPE else MLX
+
+
+def missing_ability(request: GenerationRequest) -> Ability | None:
+    """Return the first ability that a request needs and llama-server lacks; None if it has all."""
+    needed = {
+        "frequency_penalty": request.sampling.frequency_penalty != 0.0,
+        "presence_penalty": request.sampling.presence_penalty != 0.0,
+        "response_format": request.output.kind != "text",
+        "tool_choice": request.tool_choice.mode in ("required", "named"),
+        "logprobs": request.top_logprobs is not None,
+        "prompt_logprobs": request.prompt_logprobs is not None,
+        "thinking_budget": request.thinking_budget is not None,
+        "min_tokens": request.min_tokens is not None,
+        "ignore_eos": request.ignore_eos,
+        "history": request.history is not None,
+        "model": request.adapter is not None,
+    }
+    lacking = (each for each in ABILITIES if not each.done)
+    return next((each for each in lacking if needed[each.field]), None)

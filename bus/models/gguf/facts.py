@@ -1,0 +1,174 @@
+"""What the header of a GGUF file says about its model: its architecture, sizes and texts.
+
+Pure. The keys are those of ggml's `docs/gguf.md`; most begin with the architecture's name. The KV
+cache is that of llama-server's default: 16-bit keys and values of the whole context in each layer.
+That is more than a layer with a sliding window or a state needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bus.models.gguf.header import BadGguf, GgufHeader, LongArray, Value
+from bus.models.gguf.tensors import FILE_TYPES
+
+SUFFIX = ".gguf"
+KV_VALUE_BYTES = 2
+MOST_LAYERS, MOST_WIDTH, MOST_CONTEXT = 4_096, 1 << 20, 1 << 28
+MOST_TEMPLATE_CHARACTERS = 1 << 20
+TOKENS, TEMPLATE = "tokenizer.ggml.tokens", "tokenizer.chat_template"
+_ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf", re.I)
+_NOT_TEXT: Mapping[str, str] = {
+    "clip": "a vision or audio projector", "mmproj": "a vision or audio projector",
+    "adapter": "a LoRA adapter", "imatrix": "an importance matrix", "vocab": "a vocabulary only",
+    "wavtokenizer-dec": "a sound decoder",
+}  # fmt: skip
+"""Architectures and values of `general.type` of files that are not language models."""
+_EMBEDDERS = frozenset({
+    "bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert",
+    "neo-bert", "eurobert", "t5encoder", "gemma-embedding",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class GgufFacts:
+    """The facts of a language model. `kv_bytes` is the KV cache of each layer per token, in bytes.
+    `quantization` is the name that llama.cpp's tools use, such as Q4_K_M."""
+
+    architecture: str
+    layers: int
+    context_tokens: int
+    vocabulary: int
+    width: int
+    kv_bytes: tuple[int, ...]
+    quantization: str
+    parameters: int
+    weights_bytes: int
+    template: str
+
+
+def weight_file(names: Iterable[str]) -> str | None:
+    """Return the GGUF file of a model's folder, which has exactly one; None if there is none, more
+    than one, or only a part of a model."""
+    files = [name for name in names if name.lower().endswith(SUFFIX)]
+    return files[0] if len(files) == 1 and not _PART.fullmatch(files[0]) else None
+
+
+def is_part(name: str) -> bool:
+    """Return whether a file name is that of one of several parts of a model."""
+    return _PART.fullmatch(name) is not None
+
+
+def gguf_facts(header: GgufHeader) -> GgufFacts:
+    """Return the facts of the language model that this header describes. Raises BadGguf if a fact
+    is missing or impossible, or if the file is something else."""
+    metadata = header.metadata
+    architecture = _text(metadata, "general.architecture")
+    if not _ARCHITECTURE.fullmatch(architecture):
+        raise BadGguf(f"general.architecture is {architecture[:80]!r}")
+    _check_kind(metadata, architecture)
+    if not header.tensors:
+        raise BadGguf("it has no tensors")
+    layers = _count(metadata, f"{architecture}.block_count", MOST_LAYERS)
+    width = _count(metadata, f"{architecture}.embedding_length", MOST_WIDTH)
+    template = metadata.get(TEMPLATE, "")
+    if not isinstance(template, str) or len(template) > MOST_TEMPLATE_CHARACTERS:
+        raise BadGguf(f"{TEMPLATE} is no text of at most {MOST_TEMPLATE_CHARACTERS:,} characters")
+    return GgufFacts(
+        architecture=architecture,
+        layers=layers,
+        context_tokens=_count(metadata, f"{architecture}.context_length", MOST_CONTEXT),
+        vocabulary=_vocabulary(metadata),
+        width=width,
+        kv_bytes=_kv_bytes(metadata, architecture, layers, width),
+        quantization=_quantization(header),
+        parameters=sum(tensor.count for tensor in header.tensors),
+        weights_bytes=sum(tensor.size_bytes for tensor in header.tensors),
+        template=template,
+    )
+
+
+def _check_kind(metadata: Mapping[str, Value], architecture: str) -> None:
+    """Raise BadGguf if the file is not a whole language model."""
+    for key in ("general.type", "general.architecture"):
+        if (what := _NOT_TEXT.get(str(metadata.get(key)))) is not None:
+            raise BadGguf(f"it is {what}, not a language model")
+    if architecture in _EMBEDDERS or f"{architecture}.pooling_type" in metadata:
+        raise BadGguf("it is an embedding or reranking model; shoal runs such models in MLX only")
+    parts = metadata.get("split.count", 1)
+    if parts not in (0, 1):
+        raise BadGguf(f"it is one of {parts} parts; `llama-gguf-split --merge` joins them")
+
+
+def _kv_bytes(
+    metadata: Mapping[str, Value], architecture: str, layers: int, width: int
+) -> tuple[int, ...]:
+    """Return the bytes of each layer's KV cache per token. A layer without KV heads has none."""
+    key = f"{architecture}.attention.head_count"
+    heads = _by_layer(metadata, key, layers, default=(1,) * layers)
+    kv_heads = _by_layer(metadata, f"{key}_kv", layers, default=heads)
+    usual = width // max(1, *heads)
+    sizes = [
+        _count(metadata, f"{architecture}.attention.{name}_length", MOST_WIDTH, default=usual)
+        for name in ("key", "value")
+    ]
+    return tuple(count * sum(sizes) * KV_VALUE_BYTES for count in kv_heads)
+
+
+def _by_layer(
+    metadata: Mapping[str, Value], key: str, layers: int, default: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Return a count of each layer, which the metadata gives once or for each layer."""
+    value = metadata.get(key)
+    if value is None:
+        return default
+    values = value if isinstance(value, tuple) else (value,) * layers
+    counts = [count for count in values if isinstance(count, int) and 0 <= count <= MOST_WIDTH]
+    if len(counts) != len(values) or len(counts) < layers:
+        raise BadGguf(f"{key} is {_shown(value)}; it must be a count, or one for each layer")
+    return tuple(counts[:layers])
+
+
+def _vocabulary(metadata: Mapping[str, Value]) -> int:
+    match metadata.get(TOKENS):
+        case LongArray(count):
+            return count
+        case tuple(tokens) if tokens:
+            return len(tokens)
+        case _:
+            raise BadGguf(f"its metadata has no {TOKENS}, so it has no tokenizer")
+
+
+def _quantization(header: GgufHeader) -> str:
+    """Return the name of the file's quantisation; without a known one, the type of most bytes."""
+    named = header.metadata.get("general.file_type")
+    if isinstance(named, int) and named in FILE_TYPES:
+        return FILE_TYPES[named]
+    sizes = Counter[str]()
+    for tensor in header.tensors:
+        sizes[tensor.type] += tensor.size_bytes
+    return sizes.most_common(1)[0][0]
+
+
+def _text(metadata: Mapping[str, Value], key: str) -> str:
+    value = metadata.get(key)
+    if not isinstance(value, str):
+        raise BadGguf(f"its metadata has no {key}")
+    return value
+
+
+def _count(metadata: Mapping[str, Value], key: str, most: int, default: int | None = None) -> int:
+    value = metadata.get(key, default)
+    if value is None:
+        raise BadGguf(f"its metadata has no {key}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
+        raise BadGguf(f"{key} is {_shown(value)}; it must be 1 to {most:,}")
+    return value
+
+
+def _shown(value: Value) -> str:
+    return repr(value)[:80]

@@ -1,0 +1,112 @@
+"""Talks to the operating system: starts llama-server as a child, and ends it.
+
+The child is in a session of its own. It gets SIGKILL when the thread that started it ends, so it
+does not outlive a runner that was killed: a small program sets this up and then becomes
+llama-server. Only the last lines of its output are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from bus.process.memory import resident_bytes
+from runner.llama.launch import LEAST_BUILD, Launch, environment
+
+BECOME = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)\n"
+    "os.getppid() == int(sys.argv[1]) or sys.exit(1)\n"
+    "os.execv(sys.argv[2], sys.argv[2:])"
+)
+"""The program that asks for the parent-death signal and becomes llama-server."""
+KEPT_LINES, LINE_CHARACTERS = 30, 300
+ENDS_S, KILLED_S = 2.0, 5.0
+"""How long the child may take to end after SIGTERM, and after SIGKILL."""
+UNKNOWN_OPTION = ("invalid argument", "unknown argument")
+"""What an old llama-server says of an option that it lacks."""
+TROUBLE = ("error", "failed", "unknown", "invalid", "unsupported", "cannot", "exception")
+"""Words of a line that says why llama-server ended."""
+
+
+class ChildEnded(Exception):
+    """llama-server ended by itself, or was killed by another process."""
+
+
+class Child:
+    """A llama-server process. Made in the thread whose end shall end the process."""
+
+    def __init__(self, program: Sequence[str], launch: Launch) -> None:
+        """Start the process. Raises OSError."""
+        self._socket = launch.socket
+        self._lines = deque[str](maxlen=KEPT_LINES)
+        with contextlib.suppress(FileNotFoundError):
+            self._socket.unlink()
+        become = [sys.executable, "-I", "-S", "-c", BECOME, str(os.getpid())]
+        self._process = subprocess.Popen(
+            [*become, *launch.command(program)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment(os.environ),
+            start_new_session=True,
+        )
+        threading.Thread(target=self._drain, name="llama-output", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raise ChildEnded if the process has ended."""
+        code = self._process.poll()
+        if code is None:
+            return
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        words = self._words()
+        if any(text in words for text in UNKNOWN_OPTION):
+            words += f"; shoal needs build {LEAST_BUILD:,} or later of llama-server"
+        raise ChildEnded(f"llama-server {how}{f': {words}' if words else ''}")
+
+    def used_bytes(self) -> int:
+        """Return the bytes of the process in memory, with the pages of its file; 0 if it ended."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return 0
+        return resident_bytes(status) or 0
+
+    def end(self) -> None:
+        """End the process and delete its socket. Returns when it is gone."""
+        for number, wait_s in ((signal.SIGTERM, ENDS_S), (signal.SIGKILL, KILLED_S)):
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(wait_s)
+        with contextlib.suppress(FileNotFoundError):
+            self._socket.unlink()
+
+    def _drain(self) -> None:
+        """Read the output until the process ends; a full pipe would stop it."""
+        output = self._process.stdout
+        assert output is not None, "a pipe"
+        with output:
+            while line := output.readline(LINE_CHARACTERS):
+                text = line.decode(errors="replace").strip()
+                if text:
+                    self._lines.append(text)
+
+    def _words(self) -> str:
+        """Return the last line that says what is wrong, else the last line."""
+        lines = [*self._lines]
+        telling = [line for line in lines if any(word in line.lower() for word in TROUBLE)]
+        chosen = (telling or lines)[-1:]
+        return "".join(c if c.isprintable() else "?" for c in chosen[0]) if chosen else ""

@@ -1,0 +1,85 @@
+"""Talks to llama-server's process: starts it, waits until it is ready, and watches it.
+
+The child belongs to the engine's thread and ends with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from bus.process.clock import now as clock_now
+from runner.engine import EngineMemory, EngineStatus, LoadProgress
+from runner.llama.child import Child
+from runner.llama.launch import LEAST_BUILD, LEAST_NUMBERED, Launch
+from runner.llama.wire import LlamaClient, LlamaTrouble
+
+ASK_AGAIN_S = 0.05
+LOOK_S = 0.25
+"""Seconds between two checks of the child."""
+
+
+class LlamaLoop:
+    """The `EngineLoop` of a GGUF model. `plan` returns how to start llama-server; it is called in
+    the engine's thread, and may raise BadGguf and OSError. `launch` is set when the model is
+    loaded."""
+
+    def __init__(self, program: Sequence[str], plan: Callable[[], Launch], deadline_s: float) -> None:
+        self.status = EngineStatus()
+        self.launch: Launch | None = None
+        self._program = program
+        self._plan = plan
+        self._deadline_s = deadline_s
+        self._child: Child | None = None
+        self._stopping = threading.Event()
+
+    def load(self) -> None:
+        """Start llama-server and wait until it has loaded the model. Raises OSError, ChildEnded,
+        LlamaTrouble."""
+        launch = self._plan()
+        total = launch.facts.weights_bytes
+        self.status.progress = LoadProgress("weights", 0, total)
+        child = self._child = Child(self._program, launch)
+        try:
+            self._wait(child, LlamaClient(launch.socket))
+        except BaseException:
+            child.end()
+            raise
+        self._measure(child)
+        self.status.progress = LoadProgress("ready", total, total)
+        self.launch = launch
+
+    def run(self) -> None:
+        """Watch llama-server until `stop`, then end it. Raises ChildEnded if it ends by itself."""
+        child = self._child
+        assert child is not None, "loaded"
+        try:
+            while not self._stopping.wait(LOOK_S):
+                child.check()
+                self._measure(child)
+        finally:
+            child.end()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _wait(self, child: Child, client: LlamaClient) -> None:
+        ends_at = clock_now() + self._deadline_s
+        while not client.is_ready():
+            child.check()
+            if self._stopping.wait(ASK_AGAIN_S):
+                raise LlamaTrouble("the runner was stopped while llama-server loaded the model")
+            if clock_now() > ends_at:
+                raise LlamaTrouble(f"llama-server was not ready within {self._deadline_s:g} s")
+            self._measure(child)
+        build = client.build()
+        if LEAST_NUMBERED <= build < LEAST_BUILD:
+            raise LlamaTrouble(
+                f"llama-server is too old: build {build}; shoal needs build {LEAST_BUILD:,} or "
+                "later, such as that of the extra shoal-llm[llamacpp]"
+            )
+
+    def _measure(self, child: Child) -> None:
+        used = child.used_bytes()
+        peak = max(used, self.status.memory.peak_bytes)
+        self.status.memory = EngineMemory(used, 0, 0, peak)

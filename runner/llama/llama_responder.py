@@ -1,0 +1,249 @@
+"""Talks to the text thread and to llama-server: answers requests for a GGUF model.
+
+Runs in the main thread. Each choice is a row of llama-server, with a stream of its own. Rows start
+by priority, then in order of arrival, as far as rows and KV cells are free: llama-server itself
+would queue without a limit.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from functools import partial
+
+from bus.models.gguf import ENGINE, missing_ability
+from bus.wire.errors import Refusal
+from bus.wire.ids import RequestId
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import Displaced, PromptAnswer
+from runner.llama.launch import Launch
+from runner.llama.open_answer import OpenAnswer, Row, SentWorks, without_strict
+from runner.llama.wire import STALLED_S, Frame, LlamaClient, Lost, News, Stream
+from runner.serving import OpenRequest, RequestServer, too_many
+from runner.text import PreparedRequest, ReadPrompt, TextThread
+
+RowId = tuple[RequestId, int]
+
+
+class LlamaResponder:
+    """The `Responder` of a GGUF model. `works`, `launch` and `client` are set when the model is
+    loaded. `post` runs a callback in the main thread."""
+
+    def __init__(
+        self,
+        server: RequestServer,
+        now: Callable[[], float],
+        *,
+        post: Callable[[Callable[[], None]], None],
+        text: TextThread[PreparedRequest | ReadPrompt],
+    ) -> None:
+        self.works: SentWorks | None = None
+        self.launch: Launch | None = None
+        self.client: LlamaClient | None = None
+        self._server = server
+        self._now = now
+        self._post = post
+        self._text = text
+        self._answers: dict[RequestId, OpenAnswer] = {}
+        self._waiting: list[tuple[OpenAnswer, Row]] = []
+        self._streams: dict[RowId, Stream] = {}
+        self._frames = 0
+        self._beats = 0
+        self._news_at = 0.0
+
+    @property
+    def running(self) -> frozenset[RequestId]:
+        """Return the requests with a row at llama-server."""
+        return frozenset(request_id for request_id, _ in self._streams)
+
+    def stalled_s(self, now: float) -> float:
+        """Return for how long llama-server has owed a frame; 0 if no row runs."""
+        return now - self._news_at if self._streams else 0.0
+
+    # --- from the server -----------------------------------------------------------------
+
+    def step(self, now: float) -> int:
+        """Return a number that grows with each frame, and with each call until llama-server is
+        late. The calls count because a batch of a prompt may take longer than a gateway waits."""
+        if self._streams and self.stalled_s(now) <= STALLED_S:
+            self._beats += 1
+        return self._frames + self._beats
+
+    def refusal(self, request: OpenRequest, now: float) -> Refusal | None:
+        spec = self._server.spec
+        if (lacking := missing_ability(request.request)) is not None:
+            message = f"{spec.model} is a GGUF model: {ENGINE} has no {lacking.name} in shoal"
+            is_format = lacking.field == "response_format"
+            field = request.request.output.field if is_format else lacking.field
+            return Refusal(reason="unsupported", message=message, field=field)
+        if request.submit.so_far is not None:
+            message = f"{ENGINE} cannot continue the answer of another runner"
+            return Refusal(reason="not_ready", message=message)
+        return too_many(request, self._server.open.values(), spec.max_rows + spec.max_waiting)
+
+    def begin(self, request: OpenRequest, now: float) -> None:
+        """Pass the request to the text thread, which tokenises it."""
+        asked_for, unheeded = without_strict(request.request)
+        if asked_for.max_tokens is None:
+            limit = {"max_tokens": self._server.spec.default_max_tokens}
+            asked_for = asked_for.model_copy(update=limit)
+        self._text.prepare(asked_for, partial(self._prepared, request, unheeded))
+
+    def pause(self, request: OpenRequest, choice: int) -> None:
+        """Do nothing: the rest of the answer waits in memory."""
+
+    def resume(self, request: OpenRequest, choice: int) -> None:
+        """Do nothing: the row was not stopped."""
+
+    def give_back(self, request: OpenRequest, now: float, *, begun: bool) -> Displaced | None:
+        """Hand a request back of which no row has started; None for others."""
+        answer = self._answers.get(request.request_id)
+        if answer is not None and answer.has_begun:
+            return None
+        self._forget(request.request_id)
+        return Displaced(request.request_id)
+
+    def end(self, request: OpenRequest, now: float) -> Usage:
+        """Stop the rows that still run, and return the usage of all rows together."""
+        answer = self._forget(request.request_id)
+        if answer is None:
+            count = 0 if request.accepted is None else request.accepted.prompt_tokens
+            return Usage(prompt_tokens=count)
+        if self._server.phase != "ended":
+            self._advance(now)
+        return answer.usage(now)
+
+    # --- from the text thread ------------------------------------------------------------
+
+    def _prepared(
+        self,
+        request: OpenRequest,
+        unheeded: tuple[str, ...],
+        answer: PreparedRequest | ReadPrompt | Refusal,
+    ) -> None:
+        if request.is_over:
+            return
+        now = self._now()
+        request.size = 0
+        self._server.note("prompt_build", request.request_id)
+        try:
+            if isinstance(answer, PreparedRequest):
+                self._place(request, answer, unheeded, now)
+            elif isinstance(answer, ReadPrompt):
+                request.accept(now, prompt_tokens=answer.count)
+                request.answer = PromptAnswer(answer.tokens, answer.text, answer.context_tokens)
+                request.finish(now)
+            else:
+                request.refuse(answer, now)
+        except Exception as error:
+            self._server.failed(request, error, "the request could not be placed", now)
+        self._server.flush()
+
+    def _place(
+        self,
+        request: OpenRequest,
+        prepared: PreparedRequest,
+        unheeded: tuple[str, ...],
+        now: float,
+    ) -> None:
+        """Queue the rows of a request, and start those that have room."""
+        works = self.works
+        assert works is not None, "ready"
+        seeds = [
+            secrets.randbits(31) if choice.seed is None else choice.seed
+            for choice in prepared.choices
+        ]
+        answer = OpenAnswer(request, prepared, works, seeds)
+        self._answers[request.request_id] = answer
+        position = len(self._waiting)
+        self._waiting += [(answer, row) for row in answer.rows]
+        self._waiting.sort(key=lambda each: (each[0].request.request.priority, each[0].request.since_at))
+        request.accept(
+            now,
+            position=position,
+            prompt_tokens=len(prepared.tokens),
+            unheeded=(*prepared.unheeded, *unheeded),
+        )
+        self._advance(now)
+
+    # --- rows ------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> None:
+        """Start the first waiting rows, as long as rows and cells are free."""
+        launch, client, works = self.launch, self.client, self.works
+        assert launch is not None and client is not None and works is not None, "ready"
+        while self._waiting and len(self._streams) < launch.rows:
+            answer, row = self._waiting[0]
+            if self._cells() + answer.cells > launch.cells and self._streams:
+                return
+            del self._waiting[0]
+            self._start(client, works, answer, row, now)
+
+    def _start(
+        self, client: LlamaClient, works: SentWorks, answer: OpenAnswer, row: Row, now: float
+    ) -> None:
+        totals, request_id = self._server.totals, answer.request.request_id
+        if not answer.has_begun:
+            totals.requests += 1
+            totals.prompt_tokens += len(answer.prepared.tokens)
+        if not self._streams:
+            self._news_at = now
+        row.begun_at = now
+        take = partial(self._took, answer, row)
+        self._streams[request_id, row.choice] = client.stream(
+            answer.body(row, works.markers), lambda news: self._post(partial(take, news))
+        )
+        self._server.note("prefill", request_id, done=0, total=len(answer.prepared.tokens))
+
+    def _cells(self) -> int:
+        return sum(self._answers[request_id].cells for request_id, _ in self._streams)
+
+    def _took(self, answer: OpenAnswer, row: Row, news: News) -> None:
+        """Process a part of a row's answer. Parts of rows that were stopped are ignored."""
+        request, now = answer.request, self._now()
+        if (request.request_id, row.choice) not in self._streams or request.is_over:
+            return
+        self._news_at = now
+        self._frames += 1
+        try:
+            if isinstance(news, Lost):
+                reason = "bad_request" if news.refused else "runner_lost"
+                self._server.note("error", request.request_id, reason=reason)
+                request.fail(reason, news.why, now)
+            elif news.prompt:
+                answer.read(news, row)
+            else:
+                self._take(answer, row, news, now)
+        except Exception as error:
+            self._server.failed(request, error, "the model's output could not be read", now)
+        self._server.flush()
+
+    def _take(self, answer: OpenAnswer, row: Row, frame: Frame, now: float) -> None:
+        request, totals, before = answer.request, self._server.totals, row.tokens
+        if row.first_at is None:
+            self._server.note("decode_stream", request.request_id)
+        is_over = answer.take(frame, row, now)
+        totals.generated_tokens += row.tokens - before
+        if not is_over:
+            return
+        if row.cached:
+            totals.prefix_hits += 1
+            totals.cached_tokens += row.cached
+        self._stop(request.request_id, row.choice)
+        if all(each.is_over for each in answer.rows):
+            request.finish(now)
+        self._advance(now)
+
+    def _stop(self, request_id: RequestId, choice: int) -> None:
+        stream = self._streams.pop((request_id, choice), None)
+        if stream is not None:
+            stream.close()
+
+    def _forget(self, request_id: RequestId) -> OpenAnswer | None:
+        """Stop all rows of a request, and forget it."""
+        answer = self._answers.pop(request_id, None)
+        if answer is not None:
+            for row in answer.rows:
+                self._stop(request_id, row.choice)
+            self._waiting = [each for each in self._waiting if each[0] is not answer]
+        return answer

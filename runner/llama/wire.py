@@ -1,0 +1,229 @@
+"""Talks to llama-server over its Unix socket: health, tokens, and streams of answers.
+
+Each request has a connection of its own, because a second request on one connection may meet a
+reset. Every wait has a deadline. Closing a stream makes llama-server stop its row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+ASK_S = 10.0
+"""Deadline of a short question, in seconds."""
+STALLED_S = 120.0
+"""How long a stream may be silent, in seconds: the time of one batch of a prompt on a slow machine,
+and the time in which other rows compute theirs."""
+MOST_LINE_BYTES, MOST_ANSWER_BYTES = 1 << 20, 16 << 20
+StopType = Literal["eos", "limit", "word", "none"]
+PROBES = (
+    "Hello, world! It's 12:34 on 2026-11-29; isn't it?", "  leading and   inner spaces  ",
+    "line\nbreaks\r\n\r\n\n\tand\ttabs \n ", "1234567890 3.14159 1,000,000 0x1F", "ALLCAPS CamelCase",
+    "def f(x):\n    return {'a': [1, 2], \"b\": None}  # why?\n", "Grüße aus Köln, café, naïve",
+    "Привет, как дела?", "你好，世界。今天天气很好！", "こんにちは世界", "안녕하세요 세계",
+    "مرحبا بالعالم", "नमस्ते दुनिया", "😀👩‍👩‍👧 🏳️‍🌈 ✈️", "e\u0301 \u00a0 \u2003 \u200b zero", "<b>x</b> & y|z ~^`@#$%*()_+=",
+    "we've they'll I'M YOU'RE he'd", "a\u0000b", "https://example.org/a?b=c&d=%20#e", "\n\n\n\n", " ", "'",
+)  # fmt: skip
+"""Texts by which the tokenizer that was built from a file is compared with llama-server's."""
+
+
+class LlamaTrouble(Exception):
+    """llama-server did not answer, or answered something else than expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A part of an answer: `text`, after which the answer has `tokens` tokens. `read` of `prompt`
+    tokens of the prompt are computed; both are 0 in a frame with text. The last frame has a `stop`,
+    and how many prompt tokens came from the prefix cache."""
+
+    text: str = ""
+    tokens: int = 0
+    read: int = 0
+    prompt: int = 0
+    stop: StopType | None = None
+    cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A stream that ended without its last frame, and why. `refused`: llama-server refused the
+    request itself."""
+
+    why: str
+    refused: bool = False
+
+
+News = Frame | Lost
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """A connection to a Unix socket."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = str(path)
+        self._timeout_s = timeout_s
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self._timeout_s)
+        self.sock.connect(self._path)
+
+
+class LlamaClient:
+    """Questions to the llama-server at a Unix socket. May be used in any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def is_ready(self) -> bool:
+        """Return whether the model is loaded and answers."""
+        try:
+            return self._ask("GET", "/health")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def build(self) -> int:
+        """Return the number of llama-server's build; 0 if it does not say. Raises LlamaTrouble."""
+        text = str(self._answer("GET", "/props").get("build_info", ""))
+        number = text.partition("-")[0].removeprefix("b")
+        return int(number) if number.isdecimal() else 0
+
+    def tokens(self, text: str) -> list[int]:
+        """Return the token ids of a text by llama-server's tokenizer. Raises LlamaTrouble."""
+        body = {"content": text, "add_special": False, "parse_special": True}
+        tokens = self._answer("POST", "/tokenize", body).get("tokens")
+        if not isinstance(tokens, list):
+            raise LlamaTrouble("llama-server's answer to /tokenize has no tokens")
+        return cast(list[int], tokens)
+
+    def stream(self, body: Mapping[str, Any], post: Callable[[News], None]) -> Stream:
+        """Start an answer. `post` is called in another thread."""
+        return Stream(self._path, body, post)
+
+    def _answer(self, verb: str, route: str, body: object = None) -> dict[str, Any]:
+        try:
+            status, data = self._ask(verb, route, body)
+            answer: object = json.loads(data)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise LlamaTrouble(f"llama-server did not answer {route}: {error}") from error
+        if status != 200 or not isinstance(answer, dict):
+            raise LlamaTrouble(f"llama-server answered {route} with {status}: {data[:200]!r}")
+        return cast(dict[str, Any], answer)
+
+    def _ask(self, verb: str, route: str, body: object = None) -> tuple[int, bytes]:
+        connection = _UnixConnection(self._path, ASK_S)
+        with contextlib.closing(connection):
+            connection.request(verb, route, None if body is None else _packed(body), _HEADERS)
+            answer = connection.getresponse()
+            return answer.status, answer.read(MOST_ANSWER_BYTES)
+
+
+class Stream:
+    """One answer, read in a thread of its own. After its last frame, or a `Lost`, nothing
+    follows."""
+
+    def __init__(
+        self, path: Path, body: Mapping[str, Any], post: Callable[[News], None]
+    ) -> None:
+        self._connection = _UnixConnection(path, STALLED_S)
+        self._body = body
+        self._post = post
+        self._is_closed = False
+        threading.Thread(target=self._run, name="llama-stream", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop the answer. Called in the main thread; does not wait."""
+        self._is_closed = True
+        opened = self._connection.sock
+        if opened is not None:
+            with contextlib.suppress(OSError):
+                opened.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        try:
+            with contextlib.closing(self._connection):
+                self._read()
+        except TimeoutError:
+            self._lose(f"llama-server sent nothing for {STALLED_S:g} s")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # the other thread may have closed the connection in the middle of anything
+            self._lose(f"the connection to llama-server broke: {type(error).__name__}")
+        except AttributeError as error:
+            self._lose(f"the connection to llama-server was closed: {error}")
+
+    def _lose(self, why: str) -> None:
+        if not self._is_closed:
+            self._post(Lost(why))
+
+    def _read(self) -> None:
+        connection = self._connection
+        connection.request("POST", "/completion", _packed(self._body), _HEADERS)
+        if self._is_closed:
+            return
+        answer = connection.getresponse()
+        if answer.status != 200:
+            said = answer.read(MOST_LINE_BYTES).decode(errors="replace")
+            self._post(Lost(f"llama-server refused it ({answer.status}): {said[:300]}", True))
+            return
+        while line := answer.readline(MOST_LINE_BYTES):
+            if not line.startswith(b"data:"):
+                if line.startswith(b"error:"):
+                    self._post(Lost(f"llama-server failed: {line[6:300].decode(errors='replace')}"))
+                    return
+                continue
+            news = frame_of(line[5:])
+            if not self._is_closed:
+                self._post(news)
+            if isinstance(news, Lost) or news.stop is not None:
+                return
+        self._lose("llama-server ended its answer early")
+
+
+def frame_of(data: bytes) -> News:
+    """Return the frame in the data of an event; a `Lost` if it is an error or has another form."""
+    try:
+        event = json.loads(data)
+        if "error" in event:
+            return Lost(f"llama-server failed: {str(event['error'].get('message', ''))[:300]}")
+        progress = event.get("prompt_progress")
+        if progress is not None and not event.get("content"):
+            return Frame(read=int(progress["processed"]), prompt=int(progress["total"]))
+        text, tokens = event["content"], event["tokens_predicted"]
+        if not isinstance(text, str) or not isinstance(tokens, int):
+            raise TypeError("content or tokens_predicted")
+        if not event["stop"]:
+            return Frame(text, tokens)
+        cached = int(event.get("timings", {}).get("cache_n", 0))
+        stop = event.get("stop_type")
+        if stop not in ("eos", "limit", "word", "none"):
+            raise TypeError("stop_type")
+        return Frame(text, tokens, stop=stop, cached=cached)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return Lost(f"llama-server sent something that shoal cannot read: {error}"[:300])
+
+
+def differing(
+    client: LlamaClient, encode: Callable[[str], Sequence[int]], probes: Sequence[str] = PROBES
+) -> str:
+    """Return the first text for which `encode` and llama-server give other token ids; "" if there is
+    none. Raises LlamaTrouble."""
+    for text in probes:
+        if list(encode(text)) != client.tokens(text):
+            return text
+    return ""
+
+
+def _packed(body: object) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+_HEADERS = {"Content-Type": "application/json"}

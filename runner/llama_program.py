@@ -1,0 +1,54 @@
+# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportMissingTypeStubs=false
+# (the library is an extra, and untyped)
+"""Talks to xllamacpp, a library that contains llama-server: serves as that program.
+
+    python -P -m runner.llama_program --model FILE --host SOCKET --ctx-size N ...
+
+It takes the options that `runner.llama.launch` gives. The library's kernels need AVX2 on x86-64.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from argparse import ArgumentParser
+from collections.abc import Sequence
+
+LIBRARY = "xllamacpp"
+"""The package of the extra `llamacpp`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until a signal ends the process; return 1 if the model cannot be loaded."""
+    from xllamacpp import CommonParams, Server
+
+    parser = ArgumentParser(prog="runner.llama_program")
+    for name in ("model", "host"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("parallel", "ctx-size", "batch-size", "threads"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    options, _ = parser.parse_known_args(arguments)
+    params = CommonParams()
+    params.model.path = options.model
+    params.hostnames = [options.host]
+    params.n_parallel, params.n_ctx = options.parallel, options.ctx_size
+    params.n_batch = params.n_ubatch = options.batch_size
+    for cpu in (params.cpuparams, params.cpuparams_batch):
+        cpu.n_threads, cpu.poll = options.threads, 0
+    params.n_gpu_layers = params.cache_ram_mib = 0
+    params.kv_unified = params.offline = True
+    params.ctx_shift = params.fit_params = params.ui = params.endpoint_slots = False
+    try:
+        server = Server(params)
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return 1
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while server is not None:
+        signal.pause()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Talks to llama-server's process and the text thread, and to gateways: serves a GGUF model.
+
+This role has a single rank. llama-server loads the model, then the text thread opens the tokenizer
+and compares it with llama-server's. The runner is ready when both are done, and leaves if either
+fails, or if llama-server ends or is silent.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bus.models.gguf import ENGINE, HOW_TO_ADD, gguf_facts, read_header, weight_file
+from bus.process.clock import wall
+from bus.process.memory import keep
+from bus.wire.ids import ModelId, RequestId
+from bus.wire.messages.readings import RunnerReading
+from bus.wire.messages.requests import GenerationRequest, PromptQuestion, TextPrompt
+from runner.lifecycle import PREPARES_S
+from runner.llama import (
+    Launch,
+    LlamaClient,
+    LlamaLoop,
+    LlamaResponder,
+    LlamaTrouble,
+    SentWorks,
+    STALLED_S,
+    differing,
+    launch_of,
+)
+from runner.roles.reports import RunnerMeter
+from runner.roles.role import TEXT_THREAD, RoleParts, ServingRole, leave_without_text, watchdog
+from runner.schedule import SchedulerLoad
+from runner.text import PreparedRequest, ReadPrompt, TextThread, TokenizerError
+
+COMPARED_TOKENS = 4_096
+"""The longest context for texts by which tokenizers are compared."""
+
+
+class LlamaRole(ServingRole):
+    """The role of a runner with a GGUF model."""
+
+    def __init__(self, parts: RoleParts) -> None:
+        spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor
+        self._socket = Path(shell.endpoints.folder, f"llama-{shell.speaker.process[-2:]}.sock")
+        self._loop = LlamaLoop(parts.factories.llama_server, self._plan, spec.load_deadline_s)
+        super().__init__(parts, self._loop)
+        self._text: TextThread[PreparedRequest | ReadPrompt] = TextThread(
+            self._open_text, reactor.call, self._text_loaded
+        )
+        self._responder = self._server.responder = LlamaResponder(
+            self._server, reactor.now, post=reactor.call, text=self._text
+        )
+        self._since = reactor.now()
+        self._works: SentWorks | None = None
+        self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
+        self._preparing = watchdog(parts.spec, lambda: self._text.busy_since, TEXT_THREAD)
+
+    def watch(self, now: float) -> None:
+        """Check as every serving role does; also leave if llama-server or the text thread takes too
+        long."""
+        super().watch(now)
+        if self._preparing.passed(now, lambda: PREPARES_S) is not None:
+            what = f"preparing a request took more than {PREPARES_S:g} s"
+            self._stuck(what, thread=TEXT_THREAD)
+        if self._responder.stalled_s(now) > STALLED_S:
+            self._stuck(f"{ENGINE} sent nothing for {STALLED_S:g} s")
+
+    def reading(self, now: float) -> RunnerReading:
+        """Return the current reading of this runner, with rates since the previous reading and the
+        memory of llama-server."""
+        load, status = self._load(), self.status
+        reading = self._meter.reading(self._host.phase, status, load, self.open_requests, now)
+        return reading.model_copy(update={"process_bytes": status.memory.active_bytes})
+
+    def _load(self) -> SchedulerLoad:
+        """Return the numbers of running and waiting requests, and the best priority of each."""
+        at_work = self._responder.running
+        running: list[int] = []
+        waiting: list[int] = []
+        for request_id, request in self._server.open.items():
+            priorities = running if request_id in at_work else waiting
+            priorities.append(request.request.priority)
+        best, served = min(waiting, default=None), min(running, default=None)
+        return SchedulerLoad(len(running), len(waiting), best, served)
+
+    # --- from the threads ------------------------------------------------------------------
+
+    def _plan(self) -> Launch:
+        """Return how to start llama-server; called in the engine's thread. Raises BadGguf, OSError,
+        LlamaTrouble."""
+        if not self._factories.llama_server:
+            raise LlamaTrouble(f"{ENGINE} is not installed; install it: {HOW_TO_ADD}")
+        folder = Path(self._spec.path)
+        file = weight_file([path.name for path in folder.iterdir()])
+        if file is None:
+            raise LlamaTrouble(f"{folder} has not exactly one GGUF file any more")
+        with open(folder / file, "rb") as stream:
+            header = read_header(stream, os.fstat(stream.fileno()).st_size)
+        cores = len(os.sched_getaffinity(0))
+        return launch_of(self._spec, folder / file, gguf_facts(header), self._socket, cores)
+
+    def _loaded(self) -> None:
+        launch = self._loop.launch
+        assert launch is not None, "loaded"
+        self._responder.launch, self._responder.client = launch, LlamaClient(self._socket)
+        self.described = {
+            "engine": ENGINE,
+            "context_tokens": self._spec.context_tokens,
+            "rows": launch.rows,
+            "kv_tokens": launch.cells,
+        }
+        self._host.signal("loaded")
+        self._recorder.note(wall(), "warmup")
+        self._text.start(self._spec.context_tokens)
+
+    def _open_text(self) -> SentWorks:
+        """Return the request preparer; called in the text thread. Raises TokenizerError."""
+        load = self._factories.load_sent_text
+        assert load is not None, "the runner's factories"
+        works = self._works = load(self._spec)
+        if not (Path(self._spec.path) / "tokenizer.json").is_file():
+            self._compare(works)
+        return works
+
+    def _compare(self, works: SentWorks) -> None:
+        """Compare the tokenizer that was built from the file with llama-server's."""
+
+        def encode(text: str) -> tuple[int, ...]:
+            request = GenerationRequest(
+                request_id=RequestId("compare"),
+                model=ModelId(self._spec.model),
+                prompt=TextPrompt(text=text),
+                question=PromptQuestion(wants="tokens", special=False),
+            )
+            answer = works.read(request, COMPARED_TOKENS)
+            return answer.tokens if isinstance(answer, ReadPrompt) else ()
+
+        try:
+            text = differing(LlamaClient(self._socket), encode)
+        except LlamaTrouble as error:
+            raise TokenizerError(str(error)) from error
+        if text:
+            raise TokenizerError(
+                f"the tokenizer that shoal built from the file differs from {ENGINE}'s for "
+                f"{text!r}; put the tokenizer.json of the original model into the folder"
+            )
+
+    def _text_loaded(self, error: Exception | None) -> None:
+        if error is not None or self._works is None:
+            leave_without_text(self._host, self._log, error)
+            return
+        self._responder.works = self._works
+        self._meter.facts_found = self._works.facts
+        self.described = {**self.described, **self._works.facts}
+        keep()
+        self._host.signal("warmed")
+        self._recorder.note(wall(), "idle")
+        seconds = round(self._reactor.now() - self._since, 2)
+        self._log.info("ready", seconds=seconds, pid=os.getpid())

@@ -1,0 +1,159 @@
+"""Talks to the disk: writes GGUF files: small ones of any content, and a Qwen3 from its MLX folder."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ALIGNMENT = 32
+F32, F16 = 0, 1
+CONTROL, USER, NORMAL = 3, 4, 1
+NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+"""mlx-lm's names of a layer's tensors, and llama.cpp's."""
+SMALL: dict[str, Any] = {
+    "general.architecture": "llama", "general.file_type": 15, "llama.block_count": 2,
+    "llama.context_length": 2048, "llama.embedding_length": 64, "llama.attention.head_count": 4,
+    "llama.attention.head_count_kv": 2, "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.tokens": ["a", "b", "ab"], "tokenizer.chat_template": "{{ tools }}<think>",
+}  # fmt: skip
+"""The metadata of a small model that nobody runs."""
+
+Tensors = Mapping[str, tuple[int, Sequence[int], bytes]]
+"""By name: the type's number, the shape (the row's length first), and the data."""
+
+
+class Signed(tuple[int, ...]):
+    """An array of signed 32-bit numbers."""
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def typed(value: Any) -> tuple[int, bytes]:
+    """Return the number of a value's type, and the value."""
+    match value:
+        case bool():
+            return 7, struct.pack("<?", value)
+        case int():
+            return (4, struct.pack("<I", value)) if value >= 0 else (11, struct.pack("<q", value))
+        case float():
+            return 6, struct.pack("<f", value)
+        case str():
+            return 8, text(value)
+        case Signed():
+            return 9, struct.pack("<IQ", 5, len(value)) + struct.pack(f"<{len(value)}i", *value)
+        case _:
+            items = [typed(item) for item in value]
+            kind = items[0][0] if items else 4
+            head = struct.pack("<IQ", kind, len(items))
+            return 9, head + b"".join(data for _, data in items)
+
+
+def gguf(metadata: Mapping[str, Any], tensors: Tensors, *, version: int = 3) -> bytes:
+    """Return a whole file."""
+    head = [b"GGUF", struct.pack("<IQQ", version, len(tensors), len(metadata))]
+    for key, value in metadata.items():
+        kind, data = typed(value)
+        head += [text(key), struct.pack("<I", kind), data]
+    at, data = 0, list[bytes]()
+    for name, (kind, shape, content) in tensors.items():
+        sides = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        head += [text(name), sides, struct.pack("<IQ", kind, at)]
+        padded = content + bytes(-len(content) % ALIGNMENT)
+        data.append(padded)
+        at += len(padded)
+    header = b"".join(head)
+    return header + bytes(-len(header) % ALIGNMENT) + b"".join(data)
+
+
+def small(**changed: Any) -> bytes:
+    """Return a small file; `changed` metadata has dots in place of `__`; None leaves a key out."""
+    changes = {key.replace("__", "."): value for key, value in changed.items()}
+    metadata = {key: value for key, value in {**SMALL, **changes}.items() if value is not None}
+    return gguf(metadata, {"token_embd.weight": (F16, (64, 3), bytes(2 * 64 * 3))})
+
+
+def from_qwen3(folder: Path, target: Path, *, pre: str = "qwen2") -> Path:
+    """Write the Qwen3 of an MLX folder with unquantised weights as a GGUF file in float32."""
+    config = json.loads((folder / "config.json").read_text())
+    tensors: dict[str, tuple[int, Sequence[int], bytes]] = {}
+    for name, array in weights_in(folder / "model.safetensors").items():
+        shape = tuple(reversed(array.shape))
+        tensors[gguf_name(name)] = (F32, shape, array.astype("<f4").tobytes())
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    metadata = {
+        "general.architecture": "qwen3", "general.name": "tiny", "general.file_type": 0,
+        "qwen3.block_count": config["num_hidden_layers"],
+        "qwen3.context_length": config["max_position_embeddings"],
+        "qwen3.embedding_length": config["hidden_size"],
+        "qwen3.feed_forward_length": config["intermediate_size"],
+        "qwen3.attention.head_count": config["num_attention_heads"],
+        "qwen3.attention.head_count_kv": config["num_key_value_heads"],
+        "qwen3.attention.key_length": config["head_dim"],
+        "qwen3.attention.value_length": config["head_dim"],
+        "qwen3.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "qwen3.rope.freq_base": float(config["rope_theta"]),
+        **vocabulary_of(tokenizer, pre),
+        "tokenizer.ggml.eos_token_id": config["eos_token_id"],
+        "tokenizer.ggml.padding_token_id": config["pad_token_id"],
+        "tokenizer.ggml.add_bos_token": False,
+        "tokenizer.chat_template": (folder / "chat_template.jinja").read_text(),
+    }  # fmt: skip
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(gguf(metadata, tensors))
+    return target
+
+
+def vocabulary_of(tokenizer: dict[str, Any], pre: str) -> dict[str, Any]:
+    """Return the metadata of a byte-level BPE tokenizer."""
+    model, added = tokenizer["model"], tokenizer["added_tokens"]
+    names = {index: name for name, index in model["vocab"].items()}
+    kinds = dict.fromkeys(names, NORMAL)
+    for token in added:
+        names[token["id"]] = token["content"]
+        kinds[token["id"]] = CONTROL if token["special"] else USER
+    order = sorted(names)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": pre,
+        "tokenizer.ggml.tokens": [names[index] for index in order],
+        "tokenizer.ggml.token_type": Signed(kinds[index] for index in order),
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in model["merges"]],
+    }
+
+
+def gguf_name(name: str) -> str:
+    """Return llama.cpp's name of one of mlx-lm's tensors of a Qwen3."""
+    whole = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
+    if name in whole:
+        return whole[name]
+    layer, _, rest = name.removeprefix("model.layers.").partition(".")
+    return f"blk.{layer}.{NAMES[rest.removesuffix('.weight')]}.weight"
+
+
+def weights_in(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the tensors of a safetensors file in float16 or float32."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            first, last = entry["data_offsets"]
+            kind = {"F16": "<f2", "F32": "<f4"}[entry["dtype"]]
+            part = data[8 + length + first : 8 + length + last]
+            arrays[name] = np.frombuffer(part, kind).reshape(entry["shape"])
+    return arrays

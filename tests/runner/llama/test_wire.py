@@ -1,0 +1,127 @@
+"""What llama-server sends is read, whatever it is."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.llama.wire import Frame, LlamaClient, LlamaTrouble, Lost, News, differing, frame_of
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+)
+KEYS = ("content", "tokens_predicted", "stop", "stop_type", "timings", "prompt_progress", "error")
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+
+
+def event(**fields: Any) -> bytes:
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"
+
+
+def test_frames_have_text_progress_or_an_end() -> None:
+    first = {"content": "a", "tokens_predicted": 3, "stop": False}
+    assert frame_of(json.dumps(first).encode()) == Frame("a", 3)
+    last = {**first, "stop": True, "stop_type": "limit", "timings": {"cache_n": 7}}
+    assert frame_of(json.dumps(last).encode()) == Frame("a", 3, stop="limit", cached=7)
+    progress = {"prompt_progress": {"total": 9, "processed": 4}, "content": ""}
+    assert frame_of(json.dumps(progress).encode()) == Frame(read=4, prompt=9)
+    lost = frame_of(b'{"error": {"message": "bad"}}')
+    assert isinstance(lost, Lost) and "bad" in lost.why
+
+
+@given(st.binary(max_size=50) | st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, JSON)))
+def test_anything_else_is_a_lost_answer(sent: Any) -> None:
+    data = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
+    assert isinstance(frame_of(data), Frame | Lost)
+
+
+def served(folder: Path, answer: Callable[[socket.socket], None]) -> Path:
+    """Serve one connection: read a request and let `answer` act."""
+    path = folder / "s"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def run() -> None:
+        with listener, listener.accept()[0] as connection:
+            connection.recv(1 << 16)
+            answer(connection)
+
+    threading.Thread(target=run, daemon=True).start()
+    return path
+
+
+def news_of(path: Path) -> tuple[Any, Queue[News]]:
+    news: Queue[News] = Queue()
+    return LlamaClient(path).stream({"prompt": [1]}, news.put), news
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (b"", "broke"),
+        (b"<html>busy</html>", "broke"),
+        (HEAD + event(content="a", tokens_predicted=1, stop=False), "ended its answer early"),
+        (HEAD + b"data: {]\n\n", "cannot read"),
+        (HEAD + b"error: {\"message\": \"out of memory\"}\n\n", "out of memory"),
+        (HEAD + event(error={"message": "no room"}), "no room"),
+        (b"HTTP/1.1 400 Bad\r\nContent-Length: 3\r\n\r\nbad", "refused it (400): bad"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (3 << 20), "ended its answer early"),
+    ],
+)
+def test_an_answer_that_goes_wrong_is_lost_with_a_reason(
+    tmp_path: Path, sent: bytes, said: str
+) -> None:
+    _, news = news_of(served(tmp_path, lambda connection: connection.sendall(sent)))
+    last = news.get(timeout=10)
+    while isinstance(last, Frame):
+        last = news.get(timeout=10)
+    assert said in last.why
+
+
+def test_a_closed_stream_ends_the_connection_and_says_no_more(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(HEAD + event(content="a", tokens_predicted=1, stop=False))
+        connection.settimeout(10)
+        while connection.recv(1024):
+            pass
+        ended.set()
+
+    stream, news = news_of(served(tmp_path, answer))
+    assert news.get(timeout=10) == Frame("a", 1)
+    stream.close()
+    assert ended.wait(10) and news.empty()
+
+
+def test_nobody_at_the_socket_is_no_health_and_a_lost_stream(tmp_path: Path) -> None:
+    client = LlamaClient(tmp_path / "nobody")
+    assert not client.is_ready()
+    with pytest.raises(LlamaTrouble):
+        client.tokens("x")
+    _, news = news_of(tmp_path / "nobody")
+    assert isinstance(news.get(timeout=10), Lost)
+
+
+class OtherClient(LlamaClient):
+    """Tokenises each character by its number."""
+
+    def tokens(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+
+def test_tokenizers_that_differ_are_found(tmp_path: Path) -> None:
+    client = OtherClient(tmp_path)
+    assert differing(client, lambda text: [*map(ord, text)]) == ""
+    assert differing(client, lambda text: [*map(ord, text.strip())])

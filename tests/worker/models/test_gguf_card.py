@@ -1,0 +1,115 @@
+"""A folder with one GGUF file is a model, and says of itself what placement needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.errors import Refusal
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.readings import NodeReading
+from master.placement import PlacementSpec, RunnerSizing, place
+from master.placement.capacity import NodeCapacity
+from tests.harness.gguf_files import small
+from worker.models.file_hashes import held_files
+from worker.models.manifest import gguf_of
+from worker.models.weights import Shelf, Weights
+from worker.verifying.checks import verify
+
+
+def looked(folder: Path) -> Weights:
+    weights = Weights(Shelf({}, (folder,), None, float32=True))
+    weights.look()
+    return weights
+
+
+def card_of(folder: Path) -> ModelCard:
+    (card,) = Weights(Shelf({}, (folder,), None, float32=True)).look()
+    return card
+
+
+def made(folder: Path, data: bytes = b"", name: str = "m.Q4_K_M.gguf") -> Path:
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(data or small())
+    return folder
+
+
+def test_a_folder_with_one_file_has_a_card(tmp_path: Path) -> None:
+    folder = made(tmp_path / "them" / "small")
+    card = card_of(tmp_path)
+    assert (card.model, card.family, card.layers) == ("them/small", "llama", 2)
+    assert (card.quantization, card.dtype, card.context_tokens) == ("Q4_K_M", "gguf", 2048)
+    assert card.weights_bytes == 384 and card.kv_bytes_per_token == 2 * 128
+    assert card.compatible_backends[0] == "llamacpp-cpu" and card.unsplit_because
+    assert card.thinking and card.capabilities == ("completion", "tools", "thinking")
+    assert len(card.digest) == 64 and card.path == str(folder)
+
+
+def test_a_card_toml_has_its_effect_or_a_notice(tmp_path: Path) -> None:
+    folder = made(tmp_path / "small")
+    (folder / "card.toml").write_text(
+        'context_tokens = 512\naliases = ["tiny"]\nkv = "8bit"\nadapters = ["mine"]\n'
+    )
+    (folder / "adapters").mkdir()
+    weights = looked(tmp_path)
+    card = card_of(tmp_path)
+    assert card.context_tokens == 512 and card.aliases == ("tiny",) and card.kv == "full"
+    said = " ".join(entry.why for entry in weights.passed_over)
+    assert "16 bits" in said and "mine" in said and "adapters/ has no effect" in said
+
+
+@pytest.mark.parametrize(
+    ("data", "reason", "said"),
+    [
+        (b"GGUF", "cut", "truncated"),
+        (small()[:-1], "cut", "truncated"),
+        (b"version https://git-lfs", "lfs_pointer", "pointer"),
+        (small(general__type="mmproj"), "bad_weights", "projector"),
+        (b"PK\3\4" * 99, "bad_weights", "begins with"),
+    ],
+)
+def test_a_bad_file_is_told_with_its_remedy(
+    tmp_path: Path, data: bytes, reason: str, said: str
+) -> None:
+    made(tmp_path / "bad", data)
+    (entry,) = looked(tmp_path).passed_over
+    assert entry.reason == reason and said in entry.why and entry.remedy
+    assert entry.name == "bad"
+
+
+def test_the_file_belongs_to_the_model_for_copies_and_checks(tmp_path: Path) -> None:
+    folder = made(tmp_path / "small")
+    assert [held.path for held in held_files(folder)] == ["m.Q4_K_M.gguf"]
+    assert gguf_of(["a.gguf", "model.safetensors"]) is None
+    assert not verify(folder, lambda _: None, lambda: False).wrong
+    (folder / "m.Q4_K_M.gguf").write_bytes(small()[:-5])
+    (wrong,) = verify(folder, lambda _: None, lambda: False).wrong
+    assert "truncated" in wrong.what
+
+
+def placed(card: ModelCard, *backends: str) -> object:
+    node = NodeCard(
+        node=NodeId("n"), name="mini", platform="linux", cores=2, memory_bytes=16 << 30,
+        backends=backends, mlx_version="", shoal_version="", slots=2, models=(card,),
+        announced_at_s=0.0,
+    )  # fmt: skip
+    reading = NodeReading.model_construct(memory_available_bytes=8 << 30, memory_total_bytes=16 << 30)
+    return place(PlacementSpec(ModelId("small")), [NodeCapacity(node, reading)], RunnerSizing(), {})
+
+
+def test_a_node_without_llama_server_says_what_to_install(tmp_path: Path) -> None:
+    made(tmp_path / "small")
+    refusal = placed(card_of(tmp_path), "mlx-cpu")
+    assert isinstance(refusal, Refusal) and refusal.reason == "unsupported"
+    assert "mini has no llama-server" in refusal.message
+    assert "shoal-llm[llamacpp]" in refusal.message
+
+
+def test_a_node_with_llama_server_gets_the_model_with_its_own_overhead(tmp_path: Path) -> None:
+    made(tmp_path / "small")
+    placement = placed(card_of(tmp_path), "mlx-cpu", "llamacpp-cpu")
+    assert not isinstance(placement, Refusal)
+    (rank,) = placement.ranks  # pyright: ignore
+    assert rank.copy.backend == "llamacpp-cpu" and rank.need.overhead == 1.10
