@@ -99,7 +99,7 @@ class OpenAnswer:
             "min_p": sampling.min_p,
             "seed": row.seed % MOST_SEED,
             "repeat_penalty": sampling.repetition_penalty,
-            "repeat_last_n": -1,
+            "repeat_last_n": self.cells,
             "logit_bias": [[token, bias] for token, bias in sampling.logit_bias.items()],
         }
 

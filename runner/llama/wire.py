@@ -65,15 +65,17 @@ News = Frame | Lost
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """A connection to a Unix socket."""
+    """A connection to a Unix socket. `opened` is the socket, also after `http.client` has given it
+    to its answer."""
 
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
+        self.opened: socket.socket | None = None
         self._path = str(path)
         self._timeout_s = timeout_s
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock = self.opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self._timeout_s)
         self.sock.connect(self._path)
 
@@ -143,7 +145,7 @@ class Stream:
     def close(self) -> None:
         """Stop the answer. Called in the main thread; does not wait."""
         self._is_closed = True
-        opened = self._connection.sock
+        opened = self._connection.opened
         if opened is not None:
             with contextlib.suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)

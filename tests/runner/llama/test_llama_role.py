@@ -6,9 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 from bus.wire.messages.requests import (
@@ -21,71 +19,16 @@ from bus.wire.messages.requests import (
     TextPrompt,
     TokensPrompt,
 )
-from bus.wire.messages.tokens import Cancel, ChoiceEnd, Credit, Failed, Finished, TokenDelta
-from conf.engines import llama_server
-from conf.paths import bundled_models
+from bus.wire.messages.tokens import Cancel, Credit, Failed, Finished
 from runner import lifecycle
-from runner.__main__ import load_sent_text
-from runner.roles.llama import LlamaRole
-from tests.harness.gguf_files import from_qwen3
-from tests.harness.role_site import Site
+from tests.harness.llama_site import LlamaSite, chat, needs_program, tiny_gguf
 
-PROGRAM = llama_server("")
-needs_program = pytest.mark.skipif(
-    not PROGRAM, reason="llama-server is not installed (the extra llamacpp is for Linux)"
-)
-TINY = bundled_models()["shoal-tiny"]
 GREEDY = Sampling(temperature=0.0)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder with the bundled model as a GGUF file, and the model's tokenizer beside it."""
-    folder = tmp_path_factory.mktemp("gguf") / "tiny"
-    from_qwen3(TINY, folder / "tiny.gguf")
-    (folder / "tokenizer.json").write_bytes((TINY / "tokenizer.json").read_bytes())
-    return folder
-
-
-class LlamaSite(Site[LlamaRole]):
-    """A role with a llama-server, for a model's folder."""
-
-    def __init__(self, folder: Path, model: Path, program: tuple[str, ...] = PROGRAM, **spec: Any) -> None:
-        factories = {"load_sent_text": load_sent_text, "llama_server": program}
-        given = {"context_tokens": 512, "max_rows": 4, "max_waiting": 4, **spec}
-        super().__init__(
-            folder, LlamaRole, factories, path=str(model), dtype="gguf", **given
-        )
-
-    def close(self) -> None:
-        super().close()
-        assert not list(Path(self.reactor_folder).glob("llama-*.sock"))
-
-    @property
-    def reactor_folder(self) -> str:
-        return self.address.removeprefix("ipc://").removesuffix("/data")
-
-    @property
-    def child(self) -> psutil.Process:
-        (child,) = [
-            each
-            for each in psutil.Process().children()
-            if "--kv-unified" in each.cmdline()
-        ]
-        return child
-
-    def text(self, name: str, choice: int = 0) -> str:
-        entries = self.gateway.entries.get(name, [])
-        deltas = (each for each in entries if isinstance(each, TokenDelta))
-        return "".join(each.text for each in deltas if each.choice == choice)
-
-    def reason(self, name: str, choice: int = 0) -> str:
-        ends = [e for e in self.gateway.entries[name] if isinstance(e, ChoiceEnd)]
-        return next(end.finish_reason for end in ends if end.choice == choice)
-
-
-def chat(text: str) -> ChatPrompt:
-    return ChatPrompt(messages=(ChatMessage(role="user", parts=(TextPart(text=text),)),))
+    return tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -170,8 +113,8 @@ def test_a_client_without_credit_holds_up_nobody(site: LlamaSite) -> None:
 def test_questions_about_prompts_and_token_ids(site: LlamaSite) -> None:
     site.gateway.submit("asks", chat("Hi"), question=PromptQuestion(wants="tokens"))
     end = site.ended("asks")
-    assert isinstance(end, Finished) and end.answer is not None and end.answer.tokens
-    site.gateway.submit("ids", TokensPrompt(token_ids=end.answer.tokens), max_tokens=3)
+    assert isinstance(end, Finished) and end.prompt is not None and end.prompt.token_ids
+    site.gateway.submit("ids", TokensPrompt(token_ids=end.prompt.token_ids), max_tokens=3)
     assert isinstance(site.ended("ids"), Finished)
 
 
@@ -183,8 +126,8 @@ def test_what_llama_server_cannot_do_is_refused_by_name(site: LlamaSite) -> None
     assert "GGUF" in refusal.message
     site.gateway.submit("logs", chat("Hi"), top_logprobs=2)
     assert site.refused("logs").refusal.field == "logprobs"
-    site.gateway.submit("long", TextPrompt(text="a b c " * 2000))
-    assert site.refused("long").refusal.reason == "context_length"
+    site.gateway.submit("far", TextPrompt(text="a b c " * 2000))
+    assert site.refused("far").refusal.reason == "context_length"
 
 
 @needs_program

@@ -54,7 +54,9 @@ def served(folder: Path, answer: Callable[[socket.socket], None]) -> Path:
 
     def run() -> None:
         with listener, listener.accept()[0] as connection:
-            connection.recv(1 << 16)
+            request = b""
+            while not request.endswith(b"}"):
+                request += connection.recv(1 << 16)
             answer(connection)
 
     threading.Thread(target=run, daemon=True).start()
