@@ -1,6 +1,3 @@
-# pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportMissingTypeStubs=false
-# (the library is an extra, and untyped)
 """Talks to xllamacpp, a library that contains llama-server: serves as that program.
 
     python -P -m runner.llama_program --model FILE --host SOCKET --ctx-size N ...
@@ -14,6 +11,8 @@ import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 LIBRARY = "xllamacpp"
 """The package of the extra `llamacpp`."""
@@ -21,15 +20,14 @@ LIBRARY = "xllamacpp"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal ends the process; return 1 if the model cannot be loaded."""
-    from xllamacpp import CommonParams, Server
-
+    library: Any = import_module(LIBRARY)
     parser = ArgumentParser(prog="runner.llama_program")
     for name in ("model", "host"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("parallel", "ctx-size", "batch-size", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
     options, _ = parser.parse_known_args(arguments)
-    params = CommonParams()
+    params = library.CommonParams()
     params.model.path = options.model
     params.hostnames = [options.host]
     params.n_parallel, params.n_ctx = options.parallel, options.ctx_size
@@ -40,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     params.kv_unified = params.offline = True
     params.ctx_shift = params.fit_params = params.ui = params.endpoint_slots = False
     try:
-        server = Server(params)
+        server = library.Server(params)
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return 1

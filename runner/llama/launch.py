@@ -63,16 +63,15 @@ class Launch:
 
 def launch_of(spec: RunnerSpec, file: Path, facts: GgufFacts, socket: Path, cores: int) -> Launch:
     """Return how to serve the model in `file` within the memory that `spec` reserves. There is at
-    least room for one row of the context."""
+    least room for one row of the context. One core stays free: llama-server's threads wait for each
+    other in loops, so a thread without a core slows all of them down by a factor of 10 to 100."""
     context, kv = spec.context_tokens, max(1, sum(facts.kv_bytes))
     free = spec.memory_limit_bytes - int(OVERHEAD * facts.weights_bytes) - FIXED_BYTES
     rows = min(spec.max_rows, MOST_ROWS)
     cells = max(context, min(free // kv, rows * context))
-    return Launch(file, socket, rows, cells, max(1, cores), facts)
+    return Launch(file, socket, rows, cells, max(1, cores - 1), facts)
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of llama-server, from that of the runner."""
-    return {
-        name: value for name, value in variables.items() if not name.startswith(FOREIGN)
-    }
+    return {name: value for name, value in variables.items() if not name.startswith(FOREIGN)}

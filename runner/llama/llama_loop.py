@@ -24,7 +24,9 @@ class LlamaLoop:
     the engine's thread, and may raise BadGguf and OSError. `launch` is set when the model is
     loaded."""
 
-    def __init__(self, program: Sequence[str], plan: Callable[[], Launch], deadline_s: float) -> None:
+    def __init__(
+        self, program: Sequence[str], plan: Callable[[], Launch], deadline_s: float
+    ) -> None:
         self.status = EngineStatus()
         self.launch: Launch | None = None
         self._program = program

@@ -157,7 +157,9 @@ class LlamaResponder:
         self._answers[request.request_id] = answer
         position = len(self._waiting)
         self._waiting += [(answer, row) for row in answer.rows]
-        self._waiting.sort(key=lambda each: (each[0].request.request.priority, each[0].request.since_at))
+        self._waiting.sort(
+            key=lambda each: (each[0].request.request.priority, each[0].request.since_at)
+        )
         request.accept(
             now,
             position=position,

@@ -25,11 +25,12 @@ MOST_LINE_BYTES, MOST_ANSWER_BYTES = 1 << 20, 16 << 20
 StopType = Literal["eos", "limit", "word", "none"]
 PROBES = (
     "Hello, world! It's 12:34 on 2026-11-29; isn't it?", "  leading and   inner spaces  ",
-    "line\nbreaks\r\n\r\n\n\tand\ttabs \n ", "1234567890 3.14159 1,000,000 0x1F", "ALLCAPS CamelCase",
+    "line\nbreaks\r\n\r\n\n\tand\ttabs \n ", "1234567890 3.14159 1,000,000 0x1F",
     "def f(x):\n    return {'a': [1, 2], \"b\": None}  # why?\n", "Grüße aus Köln, café, naïve",
     "Привет, как дела?", "你好，世界。今天天气很好！", "こんにちは世界", "안녕하세요 세계",
-    "مرحبا بالعالم", "नमस्ते दुनिया", "😀👩‍👩‍👧 🏳️‍🌈 ✈️", "e\u0301 \u00a0 \u2003 \u200b zero", "<b>x</b> & y|z ~^`@#$%*()_+=",
-    "we've they'll I'M YOU'RE he'd", "a\u0000b", "https://example.org/a?b=c&d=%20#e", "\n\n\n\n", " ", "'",
+    "مرحبا بالعالم", "नमस्ते दुनिया", "\U0001f600\U0001f469\u200d\U0001f467 \u2708\ufe0f",
+    "e\u0301 \u00a0 \u2003 \u200b zero", "<b>x</b> & y|z ~^`@#$%*()_+=", "ALLCAPS CamelCase",
+    "we've they'll I'M YOU'RE he'd", "https://example.org/a?b=c&d=%20#e", "\n\n\n\n", " ", "'",
 )  # fmt: skip
 """Texts by which the tokenizer that was built from a file is compared with llama-server's."""
 
@@ -133,9 +134,7 @@ class Stream:
     """One answer, read in a thread of its own. After its last frame, or a `Lost`, nothing
     follows."""
 
-    def __init__(
-        self, path: Path, body: Mapping[str, Any], post: Callable[[News], None]
-    ) -> None:
+    def __init__(self, path: Path, body: Mapping[str, Any], post: Callable[[News], None]) -> None:
         self._connection = _UnixConnection(path, STALLED_S)
         self._body = body
         self._post = post
@@ -216,8 +215,8 @@ def frame_of(data: bytes) -> News:
 def differing(
     client: LlamaClient, encode: Callable[[str], Sequence[int]], probes: Sequence[str] = PROBES
 ) -> str:
-    """Return the first text for which `encode` and llama-server give other token ids; "" if there is
-    none. Raises LlamaTrouble."""
+    """Return the first text for which `encode` and llama-server give different token ids; "" if
+    there is none. Raises LlamaTrouble."""
     for text in probes:
         if list(encode(text)) != client.tokens(text):
             return text

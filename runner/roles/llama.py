@@ -18,13 +18,13 @@ from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest, PromptQuestion, TextPrompt
 from runner.lifecycle import PREPARES_S
 from runner.llama import (
+    STALLED_S,
     Launch,
     LlamaClient,
     LlamaLoop,
     LlamaResponder,
     LlamaTrouble,
     SentWorks,
-    STALLED_S,
     differing,
     launch_of,
 )

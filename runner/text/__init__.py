@@ -30,13 +30,13 @@ from runner.text.prepared import (
 from runner.text.rendering import RendererNotReady
 
 if TYPE_CHECKING:
+    from runner.text.detokenise import SentText
     from runner.text.embedding import (
         EmbeddingFolder,
         EmbeddingInputs,
         EmbeddingPrompt,
         open_embedding_folder,
     )
-    from runner.text.detokenise import SentText
     from runner.text.families import Parsers
     from runner.text.grammar import open_matcher
     from runner.text.text import Text

@@ -1,4 +1,4 @@
-"""Talks to the disk: writes GGUF files: small ones of any content, and a Qwen3 from its MLX folder."""
+"""Talks to the disk: writes GGUF files: small ones, and a Qwen3 from its MLX folder."""
 
 from __future__ import annotations
 
@@ -137,7 +137,10 @@ def vocabulary_of(tokenizer: dict[str, Any], pre: str) -> dict[str, Any]:
 
 def gguf_name(name: str) -> str:
     """Return llama.cpp's name of one of mlx-lm's tensors of a Qwen3."""
-    whole = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
+    whole = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.norm.weight": "output_norm.weight",
+    }
     if name in whole:
         return whole[name]
     layer, _, rest = name.removeprefix("model.layers.").partition(".")

@@ -34,12 +34,12 @@ def tiny_gguf(folder: Path) -> Path:
 class LlamaSite(Site[LlamaRole]):
     """A role with a llama-server, for a model's folder."""
 
-    def __init__(self, folder: Path, model: Path, program: tuple[str, ...] = PROGRAM, **spec: Any) -> None:
+    def __init__(
+        self, folder: Path, model: Path, program: tuple[str, ...] = PROGRAM, **spec: Any
+    ) -> None:
         factories = {"load_sent_text": load_sent_text, "llama_server": program}
         given = {"context_tokens": 512, "max_rows": 4, "max_waiting": 4, **spec}
-        super().__init__(
-            folder, LlamaRole, factories, path=str(model), dtype="gguf", **given
-        )
+        super().__init__(folder, LlamaRole, factories, path=str(model), dtype="gguf", **given)
 
     def close(self) -> None:
         super().close()

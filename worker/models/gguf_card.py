@@ -43,9 +43,7 @@ KV_IN_FULL = f"{ENGINE} keeps its KV in 16 bits"
 ANEW = "download it again, or use another quantisation of the model"
 
 
-def gguf_card(
-    entry: Found, file: str, notes: Notes
-) -> tuple[ModelCard, tuple[Unfit | None, ...]]:
+def gguf_card(entry: Found, file: str, notes: Notes) -> tuple[ModelCard, tuple[Unfit | None, ...]]:
     """Return the card of a folder's model, whose weights are in `file`, and the notices about its
     `card.toml` (`notes`). Raises OSError, UnfitModel."""
     path = entry.path / file

@@ -1,9 +1,9 @@
 """The list of a model's files, and the checks of a list from another node.
 
 Pure. Only files that a model is loaded from belong to it: weights, configuration, tokenizer,
-template, card, adapters; never code. The GGUF file of a model without other weights belongs to it. A path has at most two parts, three within `adapters/`, none
-hidden, so that no manifest can name a file outside its model's folder. The digest covers names,
-sizes and contents.
+template, card, adapters; never code. A single GGUF file belongs to a model without other weights.
+A path has at most two parts, three within `adapters/`, none hidden, so that no manifest can name a
+file outside its model's folder. The digest covers names, sizes and contents.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ from worker.models.files import (
     json_object,
     lacking_shards,
     links_to_nothing,
+    notes_in,
     origin_of,
     reconciled,
-    notes_in,
 )
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
 from worker.models.gguf_card import gguf_card

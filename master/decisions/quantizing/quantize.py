@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bus.models.gguf import DTYPE
 from bus.replica.state import ClusterState
 from bus.wire.cards import ModelCard
-from bus.models.gguf import DTYPE
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId, is_model_id
 from bus.wire.instances import Instance, Shard

@@ -31,9 +31,7 @@ _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _LINES = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPLITS: Mapping[str, str] = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
-    "qwen2": _CONTRACTIONS
-    + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    + _LINES,
+    "qwen2": _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + _LINES,
     "qwen35": _CONTRACTIONS
     + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
     + _LINES,
@@ -112,24 +110,29 @@ def _built(name: str, metadata: Mapping[str, object], tokens: Sequence[str]) -> 
         backend = Tokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in WHOLE_WORDS))
     except Exception as problem:  # the library raises plain Exception
         raise TokenizerError(f"{name}: its merges are invalid: {problem}") from problem
-    backend.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(SPLITS[pre]), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLITS[pre]), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     backend.decoder = decoders.ByteLevel()
-    backend.add_tokens([
-        AddedToken(token, special=kind == _CONTROL, normalized=False)
-        for token, kind in zip(tokens, types, strict=False)
-        if kind in (_CONTROL, _USER, _UNKNOWN)
-    ])
+    backend.add_tokens(
+        [
+            AddedToken(token, special=kind == _CONTROL, normalized=False)
+            for token, kind in zip(tokens, types, strict=False)
+            if kind in (_CONTROL, _USER, _UNKNOWN)
+        ]
+    )
     backend.post_processor = _begun(metadata, tokens)
     return backend
 
 
 def _begun(metadata: Mapping[str, object], tokens: Sequence[str]) -> processors.TemplateProcessing:
     """Return what adds the beginning-of-sequence token to raw prompts, if the file says so."""
-    begins, index = metadata.get("tokenizer.ggml.add_bos_token"), metadata.get(
-        "tokenizer.ggml.bos_token_id"
+    begins, index = (
+        metadata.get("tokenizer.ggml.add_bos_token"),
+        metadata.get("tokenizer.ggml.bos_token_id"),
     )
     if begins is not True or not isinstance(index, int) or not 0 <= index < len(tokens):
         return processors.TemplateProcessing(single="$A:0", pair="$A:0 $B:1", special_tokens=[])

@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 
 from bus.wire.messages.requests import (
-    ChatMessage,
-    ChatPrompt,
     OutputFormat,
     PromptQuestion,
     Sampling,
-    TextPart,
     TextPrompt,
     TokensPrompt,
 )

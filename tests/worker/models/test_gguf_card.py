@@ -95,7 +95,9 @@ def placed(card: ModelCard, *backends: str) -> object:
         backends=backends, mlx_version="", shoal_version="", slots=2, models=(card,),
         announced_at_s=0.0,
     )  # fmt: skip
-    reading = NodeReading.model_construct(memory_available_bytes=8 << 30, memory_total_bytes=16 << 30)
+    reading = NodeReading.model_construct(
+        memory_available_bytes=8 << 30, memory_total_bytes=16 << 30
+    )
     return place(PlacementSpec(ModelId("small")), [NodeCapacity(node, reading)], RunnerSizing(), {})
 
 

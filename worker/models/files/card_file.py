@@ -1,5 +1,5 @@
-"""Talks to the disk: reads a model's `card.toml`. The notice about an invalid one has the names that
-the file gives its model. `bus.models.cards` defines the contents of a card.
+"""Talks to the disk: reads a model's `card.toml`. The notice about an invalid one has the names
+that the file gives its model. `bus.models.cards` defines the contents of a card.
 """
 
 from __future__ import annotations
