@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import platformdirs
@@ -45,6 +47,8 @@ OWNER_S = 10.0
 REOPEN_LOGS_S = 5.0
 REPORTED_S = 600.0
 """A file or folder that was removed and restored is reported for this time."""
+LLAMA_LIBRARY, LLAMA_PROGRAM = "xllamacpp", "runner.llama.program"
+"""The package of the extra `llamacpp`, and the module that serves with it."""
 BUNDLED_MODEL = "shoal-tiny"
 """The name of the model that comes with shoal; see `bundled_models`."""
 
@@ -347,3 +351,19 @@ def damaged_files(paths: Paths) -> tuple[str, ...]:
     """Return the paths of damaged state files of this node, which were renamed."""
     folders = (paths.journal, paths.state)
     return tuple(str(file) for folder in folders for file in sorted(folder.glob("*.damaged")))
+
+
+def llama_server(chosen: str) -> tuple[str, ...]:
+    """Return the command that starts llama-server: the program at `chosen` (the setting) if it is
+    not empty, else the one on PATH, else the library of the extra. Empty if there is none, or if
+    this system is not Linux (only there does the program certainly end with its runner). Nothing is
+    run to find out."""
+    if not sys.platform.startswith("linux"):
+        return ()
+    if chosen:
+        path = str(Path(chosen).expanduser())
+        return (path,) if os.access(path, os.X_OK) else ()
+    if (program := shutil.which("llama-server")) is not None:
+        return (program,)
+    has_library = find_spec(LLAMA_LIBRARY) is not None
+    return (sys.executable, "-P", "-m", LLAMA_PROGRAM) if has_library else ()

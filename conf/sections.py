@@ -62,9 +62,7 @@ def _is_network(text: str) -> bool:
 def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     for network in networks:
         if not _is_network(network):
-            raise ValueError(
-                f"{network!r} is neither an IP address nor a network; write it as 10.0.0.0/8"
-            )
+            raise ValueError(f"{network!r} is no IP address or network; write it as 10.0.0.0/8")
     return networks
 
 
@@ -145,6 +143,7 @@ class RunnerSettings(BaseModel):
     spare: bool
     kv: KvKind
     metal_fast_synch: Literal["card", "on", "off"]
+    llama_server: WholePath
 
     @field_validator("kv", mode="before")
     @classmethod
@@ -296,14 +295,6 @@ class ClusterSettings(BaseModel):
         return peers
 
 
-class EnginesSettings(BaseModel):
-    """The settings of the programs that run models in other formats."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    llama_server: WholePath
-
-
 TABLES: Mapping[str, type[BaseModel]] = {
     "runner": RunnerSettings,
     "cluster": ClusterSettings,
@@ -313,7 +304,6 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "jobs": JobsSettings,
     "pool": PoolTable,
     "keep_alive": KeepAliveSettings,
-    "engines": EnginesSettings,
     "otlp": OtlpSettings,
 }
 """The tables of a settings file, each with its model."""

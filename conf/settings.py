@@ -43,7 +43,6 @@ from conf.sections import (
     TABLES,
     Brisk,
     ClusterSettings,
-    EnginesSettings,
     FetchSettings,
     JobsSettings,
     KeepAliveSettings,
@@ -146,7 +145,6 @@ class Settings(BaseSettings):
     jobs: JobsSettings
     pool: PoolTable
     keep_alive: KeepAliveSettings
-    engines: EnginesSettings
     otlp: OtlpSettings
 
     _paths: Paths

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from conf.blas import usable_cores
-from conf.engines import llama_server
+from conf.paths import llama_server
 from conf.settings import load_settings
 from runner.group.collectives import Exchanges
 from runner.group.lockstep import RankContext
@@ -175,7 +175,7 @@ def main() -> int:
             load_follower=load,
             load_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
             load_sent_text=load_sent_text,
-            llama_server=llama_server(settings.engines.llama_server),
+            llama_server=llama_server(settings.runner.llama_server),
             load_embedder=load_embedder,
             load_inputs=load_inputs,
             form_group=form_group,

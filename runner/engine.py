@@ -253,8 +253,8 @@ class EngineStatus:
     """Status of an engine, for reports and watchdogs: its thread writes, the main thread reads.
 
     The engine's thread may write between any two reads. So read a field once into a local name, and
-    do not assume that two fields belong to the same instant (`runner.roles.watchdog`). Values are
-    frozen and replaced as a whole. `steps_begun` is the number of the last step started,
+    do not assume that two fields belong to the same instant. Values are frozen and replaced as a
+    whole. `steps_begun` is the number of the last step started,
     `steps_done` that of the last step read, `last_step_s` its seconds. `busy_since` (monotonic) is
     the instant since which the engine owes a result; None if it owes none.
     """

@@ -12,8 +12,7 @@ from bus.process.zygote import OVERLAY_FILE
 from bus.service import Shell, run_service
 from bus.wire.messages.control import FAST_SYNCH
 from conf.addresses import announced_hosts
-from conf.engines import llama_server
-from conf.paths import bundled_models, make_folders
+from conf.paths import bundled_models, llama_server, make_folders
 from conf.ports import PORTS
 from conf.settings import LAUNCHED_BY, Settings, load_settings
 from worker.eviction import StoreSettings
@@ -27,7 +26,7 @@ from worker.transfer.thread import WeightsSettings
 
 NOT_IN_SPECS = {
     *("blas", "blas_threads", "parity", "constrain_tools"),
-    *("group_connect_s", "spare", "kv", "metal_fast_synch"),
+    *("group_connect_s", "spare", "kv", "metal_fast_synch", "llama_server"),
 }
 """Runner settings that a `RunnerSpec` does not contain."""
 MEASURE_AGAIN = (sys.executable, "-P", "-m", "conf.blas")
@@ -76,7 +75,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         store=StoreSettings(
             settings.paths.models, settings.store_bytes, settings.store, settings.offline
         ),
-        has_llama_server=bool(llama_server(settings.engines.llama_server)),
+        has_llama_server=bool(llama_server(settings.runner.llama_server)),
         spare=runner.spare,
         launched_by=os.environ.get(LAUNCHED_BY, ""),
         measure_again=MEASURE_AGAIN if sys.platform == "linux" else (),

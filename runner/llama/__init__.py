@@ -2,15 +2,22 @@
 
 shoal renders the conversation, tokenises it and parses the output; llama-server computes. It takes
 token ids and returns text, because it sends no id for a token that ends inside a character. What it
-cannot do is refused by the table `bus.models.gguf.ABILITIES`.
+cannot do is refused by the table `bus.models.gguf.ABILITIES`. The names below are loaded when they
+are used, because `runner.llama.program` needs none of them.
 """
 
-from runner.llama.child import Child, ChildEnded
-from runner.llama.launch import Launch, launch_of
-from runner.llama.llama_loop import LlamaLoop
-from runner.llama.llama_responder import LlamaResponder
-from runner.llama.open_answer import SentWorks
-from runner.llama.wire import STALLED_S, LlamaClient, LlamaTrouble, differing
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.llama.child import Child, ChildEnded
+    from runner.llama.launch import Launch, launch_of
+    from runner.llama.llama_loop import LlamaLoop
+    from runner.llama.llama_responder import LlamaResponder
+    from runner.llama.open_answer import SentWorks
+    from runner.llama.wire import STALLED_S, LlamaClient, LlamaTrouble, differing
 
 __all__ = [
     "STALLED_S",
@@ -25,3 +32,23 @@ __all__ = [
     "differing",
     "launch_of",
 ]
+
+_HOMES = {
+    "STALLED_S": "runner.llama.wire",
+    "Child": "runner.llama.child",
+    "ChildEnded": "runner.llama.child",
+    "Launch": "runner.llama.launch",
+    "LlamaClient": "runner.llama.wire",
+    "LlamaLoop": "runner.llama.llama_loop",
+    "LlamaResponder": "runner.llama.llama_responder",
+    "LlamaTrouble": "runner.llama.wire",
+    "SentWorks": "runner.llama.open_answer",
+    "differing": "runner.llama.wire",
+    "launch_of": "runner.llama.launch",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(name)
+    return getattr(import_module(_HOMES[name]), name)

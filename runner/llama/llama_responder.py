@@ -16,9 +16,10 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Displaced, PromptAnswer
+from runner.llama.frames import Frame, LostAnswer, News
 from runner.llama.launch import Launch
-from runner.llama.open_answer import OpenAnswer, Row, SentWorks, without_strict
-from runner.llama.wire import STALLED_S, Frame, LlamaClient, Lost, News, Stream
+from runner.llama.open_answer import AnswerRow, OpenAnswer, SentWorks, without_strict
+from runner.llama.wire import STALLED_S, LlamaClient, Stream
 from runner.serving import OpenRequest, RequestServer, too_many
 from runner.text import PreparedRequest, ReadPrompt, TextThread
 
@@ -45,7 +46,7 @@ class LlamaResponder:
         self._post = post
         self._text = text
         self._answers: dict[RequestId, OpenAnswer] = {}
-        self._waiting: list[tuple[OpenAnswer, Row]] = []
+        self._waiting: list[tuple[OpenAnswer, AnswerRow]] = []
         self._streams: dict[RowId, Stream] = {}
         self._frames = 0
         self._beats = 0
@@ -182,7 +183,7 @@ class LlamaResponder:
             self._start(client, works, answer, row, now)
 
     def _start(
-        self, client: LlamaClient, works: SentWorks, answer: OpenAnswer, row: Row, now: float
+        self, client: LlamaClient, works: SentWorks, answer: OpenAnswer, row: AnswerRow, now: float
     ) -> None:
         totals, request_id = self._server.totals, answer.request.request_id
         if not answer.has_begun:
@@ -200,7 +201,7 @@ class LlamaResponder:
     def _cells(self) -> int:
         return sum(self._answers[request_id].cells for request_id, _ in self._streams)
 
-    def _took(self, answer: OpenAnswer, row: Row, news: News) -> None:
+    def _took(self, answer: OpenAnswer, row: AnswerRow, news: News) -> None:
         """Process a part of a row's answer. Parts of rows that were stopped are ignored."""
         request, now = answer.request, self._now()
         if (request.request_id, row.choice) not in self._streams or request.is_over:
@@ -208,7 +209,7 @@ class LlamaResponder:
         self._news_at = now
         self._frames += 1
         try:
-            if isinstance(news, Lost):
+            if isinstance(news, LostAnswer):
                 reason = "bad_request" if news.refused else "runner_lost"
                 self._server.note("error", request.request_id, reason=reason)
                 request.fail(reason, news.why, now)
@@ -220,7 +221,7 @@ class LlamaResponder:
             self._server.failed(request, error, "the model's output could not be read", now)
         self._server.flush()
 
-    def _take(self, answer: OpenAnswer, row: Row, frame: Frame, now: float) -> None:
+    def _take(self, answer: OpenAnswer, row: AnswerRow, frame: Frame, now: float) -> None:
         request, totals, before = answer.request, self._server.totals, row.tokens
         if row.first_at is None:
             self._server.note("decode_stream", request.request_id)

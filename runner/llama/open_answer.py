@@ -5,7 +5,6 @@ Pure: time arrives as `now`. A row is one choice. The caller passes the frames o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ from bus.wire.errors import FinishReason
 from bus.wire.ids import TokenId
 from bus.wire.messages.requests import GenerationRequest, Usage
 from runner.engine import RowId, SampledToken
-from runner.llama.wire import Frame
+from runner.llama.frames import Frame
 from runner.serving import OpenRequest
 from runner.text import ChoiceReader, PreparedRequest, SentText, TextWorks
 
@@ -39,7 +38,7 @@ class SentWorks(TextWorks, Protocol):
 
 
 @dataclass(slots=True)
-class Row:
+class AnswerRow:
     """One choice. `begun_at` is when llama-server got it, `first_at` when its first token came;
     `is_over`: it has ended."""
 
@@ -67,10 +66,10 @@ class OpenAnswer:
     ) -> None:
         self.request = request
         self.prepared = prepared
-        self.rows: list[Row] = []
+        self.rows: list[AnswerRow] = []
         for choice, seed in zip(prepared.choices, seeds, strict=True):
             reader, sent = works.sent_choice(prepared, choice.choice)
-            self.rows.append(Row(choice.choice, reader, sent, seed))
+            self.rows.append(AnswerRow(choice.choice, reader, sent, seed))
 
     @property
     def cells(self) -> int:
@@ -81,7 +80,7 @@ class OpenAnswer:
     def has_begun(self) -> bool:
         return any(row.begun_at is not None for row in self.rows)
 
-    def body(self, row: Row, markers: frozenset[str]) -> dict[str, Any]:
+    def body(self, row: AnswerRow, markers: frozenset[str]) -> dict[str, Any]:
         """Return the body of the request to llama-server for one row. `markers` are special tokens
         whose text is sent."""
         prepared, sampling = self.prepared, self.prepared.request.sampling
@@ -103,12 +102,12 @@ class OpenAnswer:
             "logit_bias": [[token, bias] for token, bias in sampling.logit_bias.items()],
         }
 
-    def read(self, frame: Frame, row: Row) -> None:
+    def read(self, frame: Frame, row: AnswerRow) -> None:
         """Report the progress of the prompt, which all rows share."""
         if row.choice == 0 and 0 < frame.read < frame.prompt:
             self.request.read_prompt(frame.read, frame.prompt)
 
-    def take(self, frame: Frame, row: Row, now: float) -> bool:
+    def take(self, frame: Frame, row: AnswerRow, now: float) -> bool:
         """Send the text of a frame; return whether the row is over, because the frame is the last
         or because the text is complete. Raises the reader's errors."""
         new = max(0, frame.tokens - row.tokens)
@@ -146,12 +145,12 @@ class OpenAnswer:
             decode_s=max((self._decode_s(row, now) for row in rows), default=0.0),
         )
 
-    def _decode_s(self, row: Row, now: float) -> float:
+    def _decode_s(self, row: AnswerRow, now: float) -> float:
         if row.first_at is None:
             return 0.0
         return (now if row.ended_at is None else row.ended_at) - row.first_at
 
-    def _finish(self, row: Row, reason: FinishReason, now: float) -> None:
+    def _finish(self, row: AnswerRow, reason: FinishReason, now: float) -> None:
         last = row.reader.finish(reason)
         row.reasoning_tokens, row.ended_at = last.reasoning_tokens, now
         self.request.end_choice(
@@ -168,7 +167,3 @@ def without_strict(request: GenerationRequest) -> tuple[GenerationRequest, tuple
     loose = tuple(tool.model_copy(update={"strict": False}) for tool in tools)
     prompt = request.prompt.model_copy(update={"tools": loose})
     return request.model_copy(update={"prompt": prompt}), ("tools.strict",)
-
-
-FACTS: Mapping[str, str] = {"engine": "llama-server", "KV": "16 bits, reserved at the load"}
-"""Facts about a served model, for `shoal show`."""

@@ -12,9 +12,10 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
+
+from runner.llama.frames import LostAnswer, News, failed, frame_of
 
 ASK_S = 10.0
 """Deadline of a short question, in seconds."""
@@ -22,7 +23,6 @@ STALLED_S = 120.0
 """How long a stream may be silent, in seconds: the time of one batch of a prompt on a slow machine,
 and the time in which other rows compute theirs."""
 MOST_LINE_BYTES, MOST_ANSWER_BYTES = 1 << 20, 16 << 20
-StopType = Literal["eos", "limit", "word", "none"]
 PROBES = (
     "Hello, world! It's 12:34 on 2026-11-29; isn't it?", "  leading and   inner spaces  ",
     "line\nbreaks\r\n\r\n\n\tand\ttabs \n ", "1234567890 3.14159 1,000,000 0x1F",
@@ -37,32 +37,6 @@ PROBES = (
 
 class LlamaTrouble(Exception):
     """llama-server did not answer, or answered something else than expected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A part of an answer: `text`, after which the answer has `tokens` tokens. `read` of `prompt`
-    tokens of the prompt are computed; both are 0 in a frame with text. The last frame has a `stop`,
-    and how many prompt tokens came from the prefix cache."""
-
-    text: str = ""
-    tokens: int = 0
-    read: int = 0
-    prompt: int = 0
-    stop: StopType | None = None
-    cached: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A stream that ended without its last frame, and why. `refused`: llama-server refused the
-    request itself."""
-
-    why: str
-    refused: bool = False
-
-
-News = Frame | Lost
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -131,7 +105,7 @@ class LlamaClient:
 
 
 class Stream:
-    """One answer, read in a thread of its own. After its last frame, or a `Lost`, nothing
+    """One answer, read in a thread of its own. After its last frame, or a `LostAnswer`, nothing
     follows."""
 
     def __init__(self, path: Path, body: Mapping[str, Any], post: Callable[[News], None]) -> None:
@@ -163,7 +137,7 @@ class Stream:
 
     def _lose(self, why: str) -> None:
         if not self._is_closed:
-            self._post(Lost(why))
+            self._post(LostAnswer(why))
 
     def _read(self) -> None:
         connection = self._connection
@@ -172,44 +146,23 @@ class Stream:
             return
         answer = connection.getresponse()
         if answer.status != 200:
-            said = answer.read(MOST_LINE_BYTES).decode(errors="replace")
-            self._post(Lost(f"llama-server refused it ({answer.status}): {said[:300]}", True))
+            words = answer.read(MOST_LINE_BYTES).decode(errors="replace")
+            self._post(
+                LostAnswer(f"llama-server refused it ({answer.status}): {words[:300]}", True)
+            )
             return
         while line := answer.readline(MOST_LINE_BYTES):
             if not line.startswith(b"data:"):
                 if line.startswith(b"error:"):
-                    self._post(Lost(f"llama-server failed: {line[6:300].decode(errors='replace')}"))
+                    self._post(failed(line[6:].decode(errors="replace")))
                     return
                 continue
             news = frame_of(line[5:])
             if not self._is_closed:
                 self._post(news)
-            if isinstance(news, Lost) or news.stop is not None:
+            if isinstance(news, LostAnswer) or news.stop is not None:
                 return
         self._lose("llama-server ended its answer early")
-
-
-def frame_of(data: bytes) -> News:
-    """Return the frame in the data of an event; a `Lost` if it is an error or has another form."""
-    try:
-        event = json.loads(data)
-        if "error" in event:
-            return Lost(f"llama-server failed: {str(event['error'].get('message', ''))[:300]}")
-        progress = event.get("prompt_progress")
-        if progress is not None and not event.get("content"):
-            return Frame(read=int(progress["processed"]), prompt=int(progress["total"]))
-        text, tokens = event["content"], event["tokens_predicted"]
-        if not isinstance(text, str) or not isinstance(tokens, int):
-            raise TypeError("content or tokens_predicted")
-        if not event["stop"]:
-            return Frame(text, tokens)
-        cached = int(event.get("timings", {}).get("cache_n", 0))
-        stop = event.get("stop_type")
-        if stop not in ("eos", "limit", "word", "none"):
-            raise TypeError("stop_type")
-        return Frame(text, tokens, stop=stop, cached=cached)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return Lost(f"llama-server sent something that shoal cannot read: {error}"[:300])
 
 
 def differing(

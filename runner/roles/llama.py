@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bus.models.gguf import ENGINE, HOW_TO_ADD, gguf_facts, read_header, weight_file
+from bus.models.gguf import DTYPE, ENGINE, HOW_TO_ADD, gguf_facts, read_header, weight_file
 from bus.process.clock import wall
 from bus.process.memory import keep
 from bus.wire.ids import ModelId, RequestId
+from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest, PromptQuestion, TextPrompt
 from runner.lifecycle import PREPARES_S
@@ -55,6 +56,11 @@ class LlamaRole(ServingRole):
         self._works: SentWorks | None = None
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
         self._preparing = watchdog(parts.spec, lambda: self._text.busy_since, TEXT_THREAD)
+
+    @staticmethod
+    def serves(spec: RunnerSpec) -> bool:
+        """Return whether a spec is for a GGUF model."""
+        return spec.dtype == DTYPE
 
     def watch(self, now: float) -> None:
         """Check as every serving role does; also leave if llama-server or the text thread takes too

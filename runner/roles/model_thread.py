@@ -3,6 +3,12 @@
 MLX's arrays and streams belong to the thread that made them, so loading, steps and exchanges
 between ranks share one thread. Each role has an `EngineLoop` that runs in it. An exception is
 reported and ends the thread; nothing is retried.
+
+A `Watchdog` detects that a thread of a runner has owed its next result for too long. Time without a
+CPU core does not count (`bus.patience`). The watched thread writes the time since which it has owed
+a result, and continues to run. So a value that the watchdog reads may be outdated on the next line.
+Each field is therefore read once into a local name. A deadline counts as passed only if the thread
+still owes the same result after the limit is computed.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bus.patience import OwedTime
 from bus.process.tools import in_words
 from runner.engine import EngineStatus
 
@@ -98,6 +105,28 @@ class ModelThread:
         except Exception as error:
             message = f"{type(error).__name__}: {in_words(str(error))}"
             self._post(Broken(message, _in_words(error), traceback.format_exc()))
+
+
+class Watchdog:
+    """Watches one thread from the main thread. `owes_since` returns the instant since which the
+    thread owes a result; None if it owes none. `waited_s` returns the total time that the thread
+    and its helper threads were ready without a core. Check it several times a second."""
+
+    def __init__(
+        self, owes_since: Callable[[], float | None], waited_s: Callable[[], float]
+    ) -> None:
+        self._owes_since = owes_since
+        self._owed = OwedTime(waited_s)
+
+    def passed(self, now: float, limit_s: Callable[[], float]) -> float | None:
+        """Return the limit in seconds if the thread has exceeded it, else None. `limit_s` is only
+        called while a result is owed."""
+        since = self._owes_since()
+        spent_s = self._owed.spent_s(now, since)
+        if since is None:
+            return None
+        limit = limit_s()
+        return limit if spent_s > limit and self._owes_since() == since else None
 
 
 def _in_words(error: Exception) -> str:

@@ -47,7 +47,7 @@ from runner.group.rank_channel import PlanChannel
 from runner.llama import SentWorks
 from runner.recorder import FlightRecorder
 from runner.roles import model_thread
-from runner.roles.watchdog import Watchdog
+from runner.roles.model_thread import Watchdog
 from runner.serving import RequestServer, Tap
 from runner.text import RendererNotReady, TextWorks
 

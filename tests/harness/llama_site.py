@@ -10,8 +10,7 @@ import pytest
 
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart
 from bus.wire.messages.tokens import ChoiceEnd, TokenDelta
-from conf.engines import llama_server
-from conf.paths import bundled_models
+from conf.paths import bundled_models, llama_server
 from runner.__main__ import load_sent_text
 from runner.roles.llama import LlamaRole
 from tests.harness.gguf_files import from_qwen3

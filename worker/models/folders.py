@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from worker.models.passed_over import (
     CONFIG,
     Unfit,
+    gguf_among,
     has_weights,
     no_folder,
     too_deep,
     unfit_file,
-    unfit_on_disk,
+    unfit_folder,
     unreadable,
 )
 
@@ -46,6 +47,11 @@ def folder_of(name: str, folder: Path, *, bundled: bool = False) -> Found:
         return Found(name, folder, listed(folder), bundled=bundled)
     except OSError as error:
         return Found(name, folder, {}, unreadable(error), bundled=bundled)
+
+
+def unfit_on_disk(names: Collection[str]) -> Unfit | None:
+    """Return why a folder with these files is not a model; None if it may be one."""
+    return None if gguf_among(names) is not None else unfit_folder(names)
 
 
 def lying_in(folder: Path) -> Iterator[Found]:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from bus.models.cards import Notes
+from bus.models.gguf import DTYPE, ENGINE, LLAMA_TAG, GgufFacts
+from bus.models.lora import FOLDER
 from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind, kind_for
@@ -31,6 +33,8 @@ THINKING_WORDS = (
     "<|channel|>analysis", "reasoning_effort",
 )  # fmt: skip
 """A model whose template contains one of these words can think."""
+GGUF_BACKENDS = tuple(f"{LLAMA_TAG}{name}" for name in ("cpu", "cuda", "vulkan", "rocm", "metal"))
+"""Tags of the backends that run GGUF files; this version announces the first of them only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,60 @@ def model_card(
     )
 
 
+def gguf_card(
+    model: ModelId,
+    facts: GgufFacts,
+    *,
+    path: str,
+    notes: Notes,
+    size_bytes: int,
+    digest: str,
+    modified_at_s: int,
+    has_adapters: bool,
+) -> tuple[ModelCard, tuple[Unfit | None, ...]]:
+    """Return the card of a GGUF model and the notices about settings that only MLX can follow.
+    llama-server runs the model on one node, with the weights as they are in the file.
+    `has_adapters`: there are adapters beside the file."""
+    notes, lacking = without_lacking(notes, FoundAdapters())
+    thinks = can_think(facts.template)
+    card = ModelCard(
+        model=model,
+        path=path,
+        family=facts.architecture,
+        layers=facts.layers,
+        weights_bytes=facts.weights_bytes,
+        size_bytes=size_bytes,
+        kv_bytes_per_token=sum(facts.kv_bytes),
+        context_tokens=min(facts.context_tokens, notes.context_tokens or facts.context_tokens),
+        vocabulary=facts.vocabulary,
+        quantization=facts.quantization,
+        dtype=DTYPE,
+        parameters=facts.parameters,
+        digest=digest,
+        modified_at_s=modified_at_s,
+        capabilities=capabilities_of(facts.template),
+        keep_alive_s=notes.keep_alive_s,
+        default_max_tokens=notes.default_max_tokens,
+        thinking=thinks if notes.thinking_default is None else notes.thinking_default,
+        layer_kv=facts.kv_bytes,
+        unsplit_because=f"{ENGINE} runs a model on one node",
+        compatible_backends=_gguf_backends(notes),
+        backend_preference=notes.backend_preference,
+        aliases=notes.aliases,
+        defaults=notes.defaults(model, can_think=thinks),
+        noted=notes.said,
+        pin=notes.pin,
+        memory_bytes=notes.memory_bytes,
+        tool_parser=notes.tool_parser,
+        reasoning_parser=notes.reasoning_parser,
+        special_tokens_in_messages=notes.special_tokens_in_messages,
+        kv_value_bytes=2,
+        kv_full_because=f"{ENGINE} keeps its KV in 16 bits",
+    )
+    unused = _unused_adapters() if has_adapters else None
+    return card, (lacking, no_more_context(notes, card), kv_notice(notes, card, "full"), unused)
+
+
 def without_lacking(notes: Notes, adapters: FoundAdapters) -> tuple[Notes, Unfit | None]:
     """Return the settings of a `card.toml` without a default adapter that is missing. Also return
     the notice about missing adapters that the card names."""
@@ -182,6 +240,17 @@ def kv_notice(notes: Notes, card: ModelCard, wanted: KvKind) -> Unfit | None:
     where = f"card.toml: kv = {notes.kv}" if notes.kv else f"[runner] kv = {wanted}"
     way_out = 'to hide this notice, set kv = "full" in its card.toml'
     return Unfit("no_effect", f"{where} has no effect: {card.kv_full_because}", way_out)
+
+
+def _gguf_backends(notes: Notes) -> tuple[str, ...]:
+    """Return the backends that may run the model; a `card.toml` may exclude some."""
+    allowed = tuple(tag for tag in notes.compatible_backends if tag.startswith(LLAMA_TAG))
+    return allowed or GGUF_BACKENDS
+
+
+def _unused_adapters() -> Unfit:
+    why = f"{FOLDER}/ has no effect: shoal applies adapters to MLX models only"
+    return Unfit("no_effect", why, "use the MLX version of the model, or delete the folder")
 
 
 def _layers(text: Mapping[str, Any]) -> int:

@@ -107,11 +107,6 @@ def unfit_file(name: str) -> Unfit:
     )
 
 
-def unfit_on_disk(names: Collection[str]) -> Unfit | None:
-    """Return why a folder with these files is not a model; None if it may be one."""
-    return None if gguf_among(names) is not None else unfit_folder(names)
-
-
 def unfit_folder(names: Collection[str]) -> Unfit | None:
     """Return why a folder with these files is not a model for MLX; None if it may be one. This is
     also the reason why a repository with these files cannot be pulled."""

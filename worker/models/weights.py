@@ -23,6 +23,7 @@ from typing import Any
 
 from bus.models.cards import CARD_FILE
 from bus.models.embedding_models import EmbeddingModel, embedding_model, files_read
+from bus.models.lora import FOLDER
 from bus.process.clock import wall
 from bus.wire.cards import NAME_CHARACTERS, ModelCard, PassedOver
 from bus.wire.ids import ModelId, ids_for
@@ -32,24 +33,26 @@ from worker.models.embedding_card import embedding_card
 from worker.models.files import (
     INDEX,
     ORIGIN_FILE,
+    TEMPLATE_FILES,
     Families,
     Origin,
     Tensor,
     config_in,
+    gguf_facts_of,
     header_of,
-    json_object,
     lacking_shards,
     links_to_nothing,
     notes_in,
     origin_of,
     reconciled,
+    template_in,
 )
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
-from worker.models.gguf_card import gguf_card
 from worker.models.manifest import belongs
 from worker.models.model_card import (
     FoundAdapters,
     fast_synch,
+    gguf_card,
     kv_notice,
     model_card,
     no_more_context,
@@ -75,8 +78,6 @@ from worker.models.passed_over import (
 MAX_SETTINGS_BYTES = 16 << 20
 MOST_LYING = 5_000
 """The most entries of model folders that one scan covers."""
-TEMPLATE_CHARACTERS = 1 << 20
-TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
 NOT_EMBEDDED = "use a supported embedding model: BERT, RoBERTa or a decoder"
 NOT_A_MODEL = "shoal runs language models; if this is one, download its config.json again"
 
@@ -211,9 +212,7 @@ class Weights:
         UnfitModel."""
         folder, weights = entry.path, weights_among(entry.entries)
         if (file := gguf_among(entry.entries)) is not None:
-            notes, written_s, bad_card = notes_in(folder)
-            card, notices = gguf_card(entry, file, notes)
-            return _dated(card, entry, written_s), _listed(bad_card, *notices), FoundAdapters()
+            return (*_gguf_model(entry, file), FoundAdapters())
         if (beside := adapter_beside(entry.entries)) is not None:
             raise UnfitModel(*beside)
         if (dead := links_to_nothing(folder, filter(belongs, entry.entries))) is not None:
@@ -242,7 +241,7 @@ class Weights:
                 path=str(folder),
                 config=config,
                 tensors=tensors,
-                template=_template(folder),
+                template=template_in(folder),
                 notes=notes,
                 adapters=adapters,
                 size_bytes=sum(file.st_size for file in files),
@@ -289,6 +288,24 @@ def _named(card: ModelCard, model: ModelId, entry: Found) -> ModelCard:
     name = printable(entry.name, NAME_CHARACTERS)
     facts = {"model": model, "folder_name": name, "defaults": defaults}
     return card.model_copy(update=facts)
+
+
+def _gguf_model(entry: Found, file: str) -> tuple[ModelCard, tuple[Unfit, ...]]:
+    """Return the card of a folder's GGUF file, and the notices. Raises OSError, UnfitModel."""
+    notes, written_s, bad_card = notes_in(entry.path)
+    facts, digest = gguf_facts_of(entry.path / file)
+    stat = entry.entries[file].stat()
+    card, notices = gguf_card(
+        ModelId(entry.name),
+        facts,
+        path=str(entry.path),
+        notes=notes,
+        size_bytes=stat.st_size,
+        digest=digest,
+        modified_at_s=int(stat.st_mtime),
+        has_adapters=FOLDER in entry.entries,
+    )
+    return _dated(card, entry, written_s), _listed(bad_card, *notices)
 
 
 def _dated(card: ModelCard, entry: Found, written_s: float) -> ModelCard:
@@ -356,19 +373,3 @@ def _embeds(
     for data in () if model is None else contents:
         note(data)
     return model
-
-
-def _template(folder: Path) -> str:
-    """Return the text of the chat template; "" if there is none."""
-    with contextlib.suppress(OSError), open(folder / TEMPLATE_FILES[0], errors="replace") as file:
-        return file.read(TEMPLATE_CHARACTERS)
-    for name in TEMPLATE_FILES[1:]:
-        try:
-            setting: object = json_object(folder / name).get("chat_template")
-        except (OSError, ValueError):
-            continue
-        if isinstance(setting, list):
-            return json.dumps(setting)
-        if isinstance(setting, str) and setting:
-            return setting
-    return ""

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from bus.wire.messages.weights import WrongFile
 from worker.models.file_hashes import Interrupted, Stopped, held_files, opened
-from worker.models.files import header_of, origin_of
-from worker.models.gguf_card import read_facts
+from worker.models.files import gguf_facts_of, header_of, origin_of
 from worker.models.passed_over import UnfitModel, printable
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def _checked(real: Path, expected: str, progress: Callable[[int], None], stopped
         if not expected and real.name.endswith(".safetensors"):
             header_of(real)
         elif not expected and real.name.lower().endswith(".gguf"):
-            read_facts(real)
+            gguf_facts_of(real)
     except FileNotFoundError:
         return "it was deleted during the check"
     except OSError as error:

@@ -17,13 +17,13 @@ DTYPE = "gguf"
 LLAMA_TAG = "llamacpp-"
 """The beginning of the tags of backends that run GGUF files."""
 HOW_TO_ADD = (
-    "the extra shoal-llm[llamacpp], or llama-server on PATH, or the setting engines.llama_server"
+    "the extra shoal-llm[llamacpp], or llama-server on PATH, or the setting runner.llama_server"
 )
 """The ways to install llama-server, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ability:
+class EngineAbility:
     """One ability of an engine. `done` False: a request that needs it is refused, and the refusal
     names `field`. `note` says what is different from the engine MLX."""
 
@@ -34,25 +34,25 @@ class Ability:
 
 
 ABILITIES = (
-    Ability("chat, thinking and tool calls", "messages", done=True),
-    Ability("raw prompts and token ids", "prompt", done=True),
-    Ability("several choices", "n", done=True),
-    Ability("stop strings", "stop", done=True),
-    Ability("temperature, top_k, top_p, min_p", "temperature", done=True),
-    Ability("seeds", "seed", done=True, note="an answer also depends on requests beside it"),
-    Ability("repetition penalty, logit bias", "repetition_penalty", done=True),
-    Ability("prefix cache", "prompt", done=True, note="not for requests with an API key"),
-    Ability("frequency penalty", "frequency_penalty", done=False),
-    Ability("presence penalty", "presence_penalty", done=False),
-    Ability("response formats and grammars", "response_format", done=False),
-    Ability("required tool calls", "tool_choice", done=False),
-    Ability("log-probabilities", "logprobs", done=False),
-    Ability("log-probabilities of prompts", "prompt_logprobs", done=False),
-    Ability("thinking budgets", "thinking_budget", done=False),
-    Ability("minimum lengths", "min_tokens", done=False),
-    Ability("ignoring end tokens", "ignore_eos", done=False),
-    Ability("token ids of earlier answers", "history", done=False),
-    Ability("LoRA adapters", "model", done=False),
+    EngineAbility("chat, thinking and tool calls", "messages", done=True),
+    EngineAbility("raw prompts and token ids", "prompt", done=True),
+    EngineAbility("several choices", "n", done=True),
+    EngineAbility("stop strings", "stop", done=True),
+    EngineAbility("temperature, top_k, top_p, min_p", "temperature", done=True),
+    EngineAbility("seeds", "seed", done=True, note="an answer also depends on requests beside it"),
+    EngineAbility("repetition penalty, logit bias", "repetition_penalty", done=True),
+    EngineAbility("prefix cache", "prompt", done=True, note="not for requests with an API key"),
+    EngineAbility("frequency penalty", "frequency_penalty", done=False),
+    EngineAbility("presence penalty", "presence_penalty", done=False),
+    EngineAbility("response formats and grammars", "response_format", done=False),
+    EngineAbility("required tool calls", "tool_choice", done=False),
+    EngineAbility("log-probabilities", "logprobs", done=False),
+    EngineAbility("log-probabilities of prompts", "prompt_logprobs", done=False),
+    EngineAbility("thinking budgets", "thinking_budget", done=False),
+    EngineAbility("minimum lengths", "min_tokens", done=False),
+    EngineAbility("ignoring end tokens", "ignore_eos", done=False),
+    EngineAbility("token ids of earlier answers", "history", done=False),
+    EngineAbility("LoRA adapters", "model", done=False),
 )
 """The abilities of llama-server as shoal uses it."""
 
@@ -62,7 +62,7 @@ def engine_of(card: ModelCard) -> str:
     return ENGINE if card.dtype == DTYPE else MLX
 
 
-def missing_ability(request: GenerationRequest) -> Ability | None:
+def missing_ability(request: GenerationRequest) -> EngineAbility | None:
     """Return the first ability that a request needs and llama-server lacks; None if it has all."""
     needed = {
         "frequency_penalty": request.sampling.frequency_penalty != 0.0,

@@ -58,7 +58,7 @@ def open_gguf(file: Path, form: str | None) -> OpenedTokenizer:
     backend = _beside(beside, tokens) if beside.is_file() else _built(file.name, metadata, tokens)
     plain = PlainTokenizer(backend, _templates(metadata))
     ids = {name: metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", *_ENDS)}
-    known = {
+    valid = {
         name: index
         for name, index in ids.items()
         if isinstance(index, int) and 0 <= index < len(tokens)
@@ -68,9 +68,9 @@ def open_gguf(file: Path, form: str | None) -> OpenedTokenizer:
         encode=lambda text, special: plain.encode(text, add_special_tokens=special),
         decode=plain.decode,
         special_tokens={
-            f"{name}_token": tokens[known[name]] for name in ("bos", "eos") if name in known
+            f"{name}_token": tokens[valid[name]] for name in ("bos", "eos") if name in valid
         },
-        end_ids=frozenset(known[name] for name in _ENDS if name in known),
+        end_ids=frozenset(valid[name] for name in _ENDS if name in valid),
         templates=plain.chat_template,
         has_template=plain.chat_template is not None,
         marks=library_marks(plain, form),

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.llama.wire import Frame, LlamaClient, LlamaTrouble, Lost, News, differing, frame_of
+from runner.llama.frames import Frame, LostAnswer, News, frame_of
+from runner.llama.wire import LlamaClient, LlamaTrouble, differing
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 JSON = PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(max_size=9), PLAIN, max_size=2)
@@ -34,13 +35,13 @@ def test_frames_have_text_progress_or_an_end() -> None:
     progress = {"prompt_progress": {"total": 9, "processed": 4}, "content": ""}
     assert frame_of(json.dumps(progress).encode()) == Frame(read=4, prompt=9)
     lost = frame_of(b'{"error": {"message": "bad"}}')
-    assert isinstance(lost, Lost) and "bad" in lost.why
+    assert isinstance(lost, LostAnswer) and "bad" in lost.why
 
 
 @given(st.binary(max_size=50) | st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, JSON)))
 def test_anything_else_is_a_lost_answer(sent: Any) -> None:
     data = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
-    assert isinstance(frame_of(data), Frame | Lost)
+    assert isinstance(frame_of(data), Frame | LostAnswer)
 
 
 def served(folder: Path, answer: Callable[[socket.socket], None]) -> Path:
@@ -111,7 +112,7 @@ def test_nobody_at_the_socket_is_no_health_and_a_lost_stream(tmp_path: Path) -> 
     with pytest.raises(LlamaTrouble):
         client.tokens("x")
     _, news = news_of(tmp_path / "nobody")
-    assert isinstance(news.get(timeout=10), Lost)
+    assert isinstance(news.get(timeout=10), LostAnswer)
 
 
 class OtherClient(LlamaClient):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.roles.watchdog import Watchdog
+from runner.roles.model_thread import Watchdog
 
 LOOK_S, LIMIT_S = 0.25, 5.0
 

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from worker.models.folders import unfit_on_disk
 from worker.models.passed_over import (
     printable,
     unfit_family,
     unfit_file,
     unfit_folder,
-    unfit_on_disk,
     weights_among,
 )
 

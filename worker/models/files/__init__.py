@@ -6,6 +6,7 @@ a model that is still being fetched. It does not search for models, and does not
 
 from worker.models.files.card_file import notes_in
 from worker.models.files.families import Families, installed_families
+from worker.models.files.gguf import gguf_facts_of
 from worker.models.files.growing import (
     FILES,
     GrowingFiles,
@@ -16,12 +17,13 @@ from worker.models.files.growing import (
 )
 from worker.models.files.headers import (
     INDEX,
+    TEMPLATE_FILES,
     config_in,
     header_of,
     json_object,
     lacking_shards,
     links_to_nothing,
-    refuse_pointer,
+    template_in,
 )
 from worker.models.files.origin import ORIGIN_FILE, Origin, note_origin, origin_of
 from worker.models.files.shared_cards import reconciled
@@ -32,11 +34,13 @@ __all__ = [
     "FILES",
     "INDEX",
     "ORIGIN_FILE",
+    "TEMPLATE_FILES",
     "Families",
     "GrowingFiles",
     "Origin",
     "Tensor",
     "config_in",
+    "gguf_facts_of",
     "grown_bytes",
     "header_of",
     "installed_families",
@@ -48,8 +52,8 @@ __all__ = [
     "notes_in",
     "origin_of",
     "reconciled",
-    "refuse_pointer",
     "sync_folder",
+    "template_in",
     "tensors_in",
     "try_lock",
 ]

@@ -6,6 +6,7 @@ an index that names missing files, broken links. Files and headers above a size 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping
@@ -21,6 +22,8 @@ INDEX = "model.safetensors.index.json"
 POINTER = b"version https://git-lfs"
 """The beginning of a file that Git LFS stores in place of a large one."""
 ANEW = "download it again"
+TEMPLATE_CHARACTERS = 1 << 20
+TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
 
 
 def json_object(path: Path) -> dict[str, Any]:
@@ -103,3 +106,19 @@ def _refuse_pointer(path: Path, begin: bytes) -> None:
         remedy = "run `git lfs pull` in its folder"
         why = f"{path.name} is a Git LFS pointer, not the file itself"
         raise UnfitModel("lfs_pointer", why, remedy)
+
+
+def template_in(folder: Path) -> str:
+    """Return the text of the chat template; "" if there is none."""
+    with contextlib.suppress(OSError), open(folder / TEMPLATE_FILES[0], errors="replace") as file:
+        return file.read(TEMPLATE_CHARACTERS)
+    for name in TEMPLATE_FILES[1:]:
+        try:
+            setting: object = json_object(folder / name).get("chat_template")
+        except (OSError, ValueError):
+            continue
+        if isinstance(setting, list):
+            return json.dumps(setting)
+        if isinstance(setting, str) and setting:
+            return setting
+    return ""

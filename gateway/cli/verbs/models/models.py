@@ -220,8 +220,8 @@ def _abilities(card: ModelCard) -> list[tuple[str, str]]:
     """Return rows about what the engine of a GGUF model does and refuses; none for other models."""
     if engine_of(card) != ENGINE:
         return []
-    done = (f"{one.name} ({one.note})" if one.note else one.name for one in ABILITIES if one.done)
-    refused = (f"{one.name} ({one.field})" for one in ABILITIES if not one.done)
+    done = [each.name + (f" ({each.note})" if each.note else "") for each in ABILITIES if each.done]
+    refused = [f"{each.name} ({each.field})" for each in ABILITIES if not each.done]
     return [("does", "; ".join(done)), ("refuses", "; ".join(refused))]
 
 

@@ -1,6 +1,6 @@
 """Talks to xllamacpp, a library that contains llama-server: serves as that program.
 
-    python -P -m runner.llama_program --model FILE --host SOCKET --ctx-size N ...
+    python -P -m runner.llama.program --model FILE --host SOCKET --ctx-size N ...
 
 It takes the options that `runner.llama.launch` gives. The library's kernels need AVX2 on x86-64.
 """
@@ -21,7 +21,7 @@ LIBRARY = "xllamacpp"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until a signal ends the process; return 1 if the model cannot be loaded."""
     library: Any = import_module(LIBRARY)
-    parser = ArgumentParser(prog="runner.llama_program")
+    parser = ArgumentParser(prog="runner.llama.program")
     for name in ("model", "host"):
         parser.add_argument(f"--{name}", required=True)
     for name in ("parallel", "ctx-size", "batch-size", "threads"):

@@ -1,0 +1,63 @@
+"""The parts of an answer of llama-server, from the data of its events. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+StopType = Literal["eos", "limit", "word", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A part of an answer: `text`, after which the answer has `tokens` tokens. `read` of `prompt`
+    tokens of the prompt are computed; both are 0 in a frame with text. The last frame has a `stop`,
+    and how many prompt tokens came from the prefix cache."""
+
+    text: str = ""
+    tokens: int = 0
+    read: int = 0
+    prompt: int = 0
+    stop: StopType | None = None
+    cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LostAnswer:
+    """A stream that ended without its last frame, and why. `refused`: llama-server refused the
+    request itself."""
+
+    why: str
+    refused: bool = False
+
+
+News = Frame | LostAnswer
+
+
+def frame_of(data: bytes) -> News:
+    """Return the frame in the data of an event; a `LostAnswer` if it is an error or unreadable."""
+    try:
+        event = json.loads(data)
+        if "error" in event:
+            return failed(str(event["error"].get("message", "")))
+        progress = event.get("prompt_progress")
+        if progress is not None and not event.get("content"):
+            return Frame(read=int(progress["processed"]), prompt=int(progress["total"]))
+        text, tokens = event["content"], event["tokens_predicted"]
+        if not isinstance(text, str) or not isinstance(tokens, int):
+            raise TypeError("content or tokens_predicted")
+        if not event["stop"]:
+            return Frame(text, tokens)
+        cached = int(event.get("timings", {}).get("cache_n", 0))
+        stop = event.get("stop_type")
+        if stop not in ("eos", "limit", "word", "none"):
+            raise TypeError("stop_type")
+        return Frame(text, tokens, stop=stop, cached=cached)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return LostAnswer(f"llama-server sent something that shoal cannot read: {error}"[:300])
+
+
+def failed(why: str) -> LostAnswer:
+    """Return the end of an answer with llama-server's own error."""
+    return LostAnswer(f"llama-server failed: {why[:300]}")
