@@ -158,7 +158,7 @@ def free_bytes(folder: Path) -> int:
 
 def _is_model(folder: Path) -> bool:
     has_weights = (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
-    return has_weights or gguf_of([path.name for path in folder.iterdir()]) is not None
+    return has_weights or gguf_of([path.name for path in folder.glob("*")]) is not None
 
 
 def _differing(actual: bytes, right: bytes) -> Iterator[int]:
