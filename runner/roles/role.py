@@ -248,8 +248,7 @@ class Role:
                 self._host.leave(code, "runner_lost", f"the engine failed: {why}")
 
     def _loaded(self) -> None:
-        """Signal that this rank is ready, because all ranks have loaded and agreed, or have met for
-        a test."""
+        """Signal that this rank is ready: all ranks have loaded and agreed, or met for a test."""
         self._host.signal("loaded")
         self._host.signal("warmed")
         self._log.info("ready", rank=self._spec.rank)
@@ -334,8 +333,7 @@ def watchdog(
 
 
 def note_steps(recorder: FlightRecorder, status: EngineStatus, channel: PlanChannel | None) -> None:
-    """Make the flight recorder follow the engine's steps, and in a group the part of its work that
-    the engine is in."""
+    """Make the flight recorder follow the engine's steps and, in a group, its part of the work."""
     engine: dict[str, int | str] = {}
     if channel is not None:
         engine = {"begun": status.steps_begun, "engine": channel.context.spans.part}
@@ -343,8 +341,7 @@ def note_steps(recorder: FlightRecorder, status: EngineStatus, channel: PlanChan
 
 
 def _memory_told(status: EngineStatus, spec: RunnerSpec) -> dict[str, int]:
-    """Return the memory facts for the flight recorder's entries; empty before a model uses
-    memory."""
+    """Return the memory facts for the flight recorder; empty before a model uses memory."""
     memory = status.memory
     if not memory.peak_bytes:
         return {}
