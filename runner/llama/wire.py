@@ -19,9 +19,9 @@ from runner.llama.frames import LostAnswer, News, failed, frame_of
 
 ASK_S = 10.0
 """Deadline of a short question, in seconds."""
-STALLED_S = 120.0
-"""How long a stream may be silent, in seconds: the time of one batch of a prompt on a slow machine,
-and the time in which other rows compute theirs."""
+STALLED_S, ONE_STALLED_S = 120.0, 150.0
+"""How long all streams together, and one of them, may be silent, in seconds. In this time a slow
+machine computes a batch of a prompt. If all are silent, the runner ends; if one is, its request."""
 MOST_LINE_BYTES, MOST_ANSWER_BYTES = 1 << 20, 16 << 20
 PROBES = (
     "Hello, world! It's 12:34 on 2026-11-29; isn't it?", "  leading and   inner spaces  ",
@@ -109,7 +109,7 @@ class Stream:
     follows."""
 
     def __init__(self, path: Path, body: Mapping[str, Any], post: Callable[[News], None]) -> None:
-        self._connection = _UnixConnection(path, STALLED_S)
+        self._connection = _UnixConnection(path, ONE_STALLED_S)
         self._body = body
         self._post = post
         self._is_closed = False
@@ -128,7 +128,7 @@ class Stream:
             with contextlib.closing(self._connection):
                 self._read()
         except TimeoutError:
-            self._lose(f"llama-server sent nothing for {STALLED_S:g} s")
+            self._lose(f"llama-server sent nothing for {ONE_STALLED_S:g} s")
         except (OSError, http.client.HTTPException, ValueError) as error:
             # the other thread may have closed the connection in the middle of anything
             self._lose(f"the connection to llama-server broke: {type(error).__name__}")

@@ -49,13 +49,19 @@ class LlamaSite(Site[LlamaRole]):
         return self.address.removeprefix("ipc://").removesuffix("/data")
 
     @property
+    def children(self) -> list[psutil.Process]:
+        """The llama-servers of this role."""
+        every = psutil.Process().children()
+        return [each for each in every if f"{self.folder}/llama" in " ".join(each.cmdline())]
+
+    @property
     def child(self) -> psutil.Process:
-        (child,) = [
-            each
-            for each in psutil.Process().children()
-            if any(word.startswith(self.folder) for word in each.cmdline())
-        ]
+        (child,) = self.children
         return child
+
+    @property
+    def has_child(self) -> bool:
+        return bool(self.children)
 
     def text(self, name: str, choice: int = 0) -> str:
         entries = self.gateway.entries.get(name, [])

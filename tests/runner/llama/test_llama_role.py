@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from bus.wire.messages.requests import (
 )
 from bus.wire.messages.tokens import Cancel, Credit, Failed, Finished
 from runner import lifecycle
-from tests.harness.llama_site import LlamaSite, chat, needs_program, tiny_gguf
+from tests.harness.llama_site import TINY, LlamaSite, chat, needs_program, tiny_gguf
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -143,6 +144,40 @@ def test_a_killed_llama_server_ends_its_requests_with_a_reason(tmp_path: Path, m
         assert "killed by signal 9" in message
     finally:
         site.close()
+
+
+@needs_program
+def test_a_llama_server_that_stands_still_ends_the_runner(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.roles.llama.STALLED_S", 0.3)
+    site = LlamaSite(tmp_path, model)
+    try:
+        endless = Sampling(logit_bias=dict.fromkeys((2039, 2041), -100.0))
+        site.gateway.submit("z", TextPrompt(text="a"), max_tokens=500, sampling=endless)
+        site.until(lambda: site.text("z"))
+        os.kill(site.child.pid, signal.SIGSTOP)
+
+        def left() -> object:
+            site.role.watch(site.reactor.now())
+            return site.host.left
+
+        site.until(left)
+        assert site.host.left is not None and site.host.left[0] == lifecycle.WEDGED
+    finally:
+        site.close()
+    assert not site.has_child
+
+
+@needs_program
+def test_output_that_is_not_utf_8_ends_with_its_limit(site: LlamaSite) -> None:
+    vocabulary = json.loads((TINY / "tokenizer.json").read_text())["model"]["vocab"]
+    for name, token in (("begun", "Ã"), ("within", "©")):
+        sampling = Sampling(temperature=0.0, logit_bias={vocabulary[token]: 100.0})
+        site.gateway.submit(name, TextPrompt(text="a"), max_tokens=12, sampling=sampling)
+        end = site.ended(name)
+        assert isinstance(end, Finished) and end.usage.completion_tokens == 12
+        assert set(site.text(name)) <= {"\ufffd"} and site.reason(name) == "length"
 
 
 @needs_program
