@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from shlex import quote
 from typing import Any, NamedTuple
 
 from bus.models.gguf import is_part, weight_file
@@ -307,8 +308,8 @@ def printable(text: str, most: int = 200) -> str:
 
 
 def _gguf_alone(name: str) -> Unfit:
-    folder = printable(name).rpartition(".")[0]
-    remedy = f"move it into a folder of its own: `mkdir {folder}; mv {printable(name)} {folder}/`"
+    file, folder = quote(printable(name)), quote(printable(name).rpartition(".")[0])
+    remedy = f"move it into a folder of its own: `mkdir {folder}; mv {file} {folder}/`"
     why = f"{name} is in llama.cpp's GGUF format, but in no folder of its own"
     return Unfit("gguf", why, remedy)
 

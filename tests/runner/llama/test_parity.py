@@ -59,6 +59,7 @@ def oracle() -> list[dict[str, Any]]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.proof  # tests/processes/test_gguf.py has one answer, on a real node
 def test_greedy_answers_are_those_of_mlx(site: LlamaSite) -> None:
     for prompt, right in zip(PROMPTS, oracle(), strict=True):
         site.gateway.submit(
