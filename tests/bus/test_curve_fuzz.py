@@ -26,7 +26,7 @@ from tests.harness.secure_site import Site
 
 pytestmark = pytest.mark.slow
 
-SECONDS = 60.0 if os.environ.get("SHOAL_PROVE") else 8.0
+SECONDS = 60.0 if os.environ.get("SHOAL_PROVE") else 4.0
 SEED = int(os.environ.get("SHOAL_TEST_SEED", "7"))
 A, B = NodeId("na"), NodeId("nb")
 KEYS = ClusterKeys(ClusterKey(b"k" * 32))

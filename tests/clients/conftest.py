@@ -1,4 +1,4 @@
-"""Where the official clients find a node: `SHOAL_TEST_URL`, or one that the files here share."""
+"""Where the official clients find a node: `SHOAL_TEST_URL`, or the one that all files share."""
 
 from __future__ import annotations
 
@@ -16,34 +16,23 @@ from tests.harness.client_environments import Unavailable
 from tests.harness.client_results import HEADS, by_client, cells, keep
 from tests.harness.client_stories import Row, tell_story
 from tests.harness.missing import missing
-from tests.harness.nodes import ROOT, Node, running_node
-from tests.harness.shared_things import SharedThings
+from tests.harness.nodes import ROOT, Node
+from tests.harness.shared_nodes import lent, one_at_a_time, shared_node
 
-HERE = Path(__file__).parent
-SHARED = SharedThings()
+__all__ = ["lent", "one_at_a_time", "shared_node"]
+
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
 Tell = Callable[..., list[Row]]
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """Close what is shared after the folder's last test."""
-    SHARED.close_when_left(nextitem, lambda path: path.is_relative_to(HERE))
-
-
-def pytest_sessionfinish() -> None:
-    """Close what is shared where the tests were broken off."""
-    SHARED.close()
-
-
 @pytest.fixture(scope="module")
-def node() -> Node | None:
+def node(request: pytest.FixtureRequest) -> Node | None:
     """The node that the files share; None where `SHOAL_TEST_URL` names another."""
     if os.environ.get("SHOAL_TEST_URL"):
         return None
     if not any((ROOT / "conf").rglob("*.safetensors")):
         pytest.skip("the bundled model is not here; SHOAL_TEST_URL can name a node that has one")
-    return SHARED.get("node", running_node)
+    return request.getfixturevalue("shared_node")
 
 
 @pytest.fixture(scope="module")

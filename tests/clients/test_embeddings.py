@@ -62,13 +62,22 @@ def place(node: Node, name: str, folder: Path) -> None:
     everywhere(listed, is_there, f"the node lists {name}", 60)
 
 
+def take_away(node: Node, name: str) -> None:
+    """Unload a model of the tests, and remove it from the node's disk."""
+    for copy in instances(node, name):
+        node.http.delete(f"/instance/{copy['instance']}")
+    eventually(lambda: not instances(node, name), 60, f"{name} is unloaded")
+    shutil.rmtree(load_settings(home=node.home).paths.models / name)
+
+
 @pytest.fixture(scope="module")
-def embedder(node: Node | None, tmp_path_factory: pytest.TempPathFactory) -> str:
+def embedder(node: Node | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An embedding model on the node's disk."""
     if node is None:
         pytest.skip("the node is another's: a model cannot be put on its disk")
     place(node, NAME, write_slow_encoder(tmp_path_factory.mktemp("models") / NAME))
-    return NAME
+    yield NAME
+    take_away(node, NAME)
 
 
 @pytest.fixture(scope="module")
@@ -274,4 +283,5 @@ def test_a_real_model_knows_what_is_alike(client: OpenAI, node: Node | None) -> 
         model="minilm",
         input=["Fish swim together.", "A shoal is a group of fish.", "Taxes are due in May."],
     )
+    take_away(node, "minilm")
     assert cosine(fish, shoal) > 0.5 > 0.3 > cosine(fish, tax)

@@ -9,7 +9,7 @@ from pathlib import Path
 from xdist.scheduler import LoadFileScheduling
 
 BROWSER = "tests/browser/"
-ALONE_IN_A_PROCESS = ("pair", "three", "empty")
+ALONE_IN_A_PROCESS = ("pair", "three", "empty", "stores", "keyed")
 """Of these a process has one at a time."""
 SHARED = re.compile(rf"\bshared_({'|'.join(ALONE_IN_A_PROCESS)})\b")
 

@@ -1,6 +1,6 @@
-"""Nodes that the tests of many files share: one node, an empty one, a pair, three. Beside the one
-node a process has at most one of the others, from the first file that asks for it to the first that
-does not.
+"""Nodes that the tests of many files share: one node, an empty one, one with API keys, a pair,
+three, and a pair with a hub. Beside the one node a process has at most one of the others, from the
+first file that asks for it to the first that does not.
 
 A file keeps apart from others by model names, keys and client ids, and leaves a node as it found
 it: that is checked after each file, and the failure names the file. A test that kills a service,
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,12 +20,18 @@ import pytest
 
 from bus.wire.errors import ShoalError
 from tests.harness.clusters import Cluster
+from tests.harness.hub import Faults, HubServer
 from tests.harness.nodes import Node, eventually
+from tests.harness.pulling import REPOSITORY, hub_settings, joining, tiny
 from tests.harness.shared_files import ALONE_IN_A_PROCESS, shared_by
 
 AFTER_S = 120.0
 """How long the nodes may take to let go of what a file had them do."""
 NAMES = ("reef", "kelp", "cove")
+KEYS = ("sk-of-one-3f9a", "sk-of-two-77c1")
+"""API keys of the node that needs one, given in the environment of `shoal up`."""
+SLOWLY = 2 << 20
+"""Bytes of weights per second that the first of two stores gives."""
 Left = dict[str, Any]
 
 
@@ -125,6 +132,51 @@ def cluster_of(count: int) -> Cluster:
     return started(made)
 
 
+class Stores(Cluster):
+    """Two nodes, `first` and `second`, that pull from a hub, with nothing placed. Each has a folder
+    of models besides its own. The first gives weights slowly; the second has no room for what it
+    fetches, so it deletes a model that was unloaded."""
+
+    def __init__(self) -> None:
+        super().__init__(2, SHOAL_HTTP_PROCESSES="2", SHOAL_RUNNER__SPARE="false")
+        self.hub = HubServer({REPOSITORY: tiny()})
+        first, second = self.nodes
+        for node, name in zip(self.nodes, ("first", "second"), strict=True):
+            self.shelf(node).mkdir()
+            node.env |= self._of_hub() | {"SHOAL_NODE_NAME": name}
+            node.env["SHOAL_MODEL_FOLDERS"] = str(self.shelf(node))
+        first.env["SHOAL_WEIGHTS_BYTES_PER_S"] = str(SLOWLY)
+        second.env["SHOAL_STORE_BYTES"] = "0"
+
+    def shelf(self, node: Node) -> Path:
+        """Return a node's second folder of models."""
+        return node.home.parent / "shelf"
+
+    def of_third(self) -> dict[str, str]:
+        """Return the environment of a third node of this cluster."""
+        first = self.nodes[0]
+        namespace = {"SHOAL_CLUSTER__NAMESPACE": first.env["SHOAL_CLUSTER__NAMESPACE"]}
+        return self._of_hub() | joining(first) | namespace
+
+    def remove(self, *models: str) -> None:
+        """Delete models from both nodes."""
+        folders = [node.home / "data" / "models" / model for node in self.nodes for model in models]
+
+        def are_gone() -> bool:
+            for model in models:
+                self.nodes[0].shoal("rm", model, "--everywhere", "--yes")
+            return not any(folder.exists() for folder in folders)
+
+        eventually(are_gone, AFTER_S, f"{models} are deleted")
+
+    def close(self) -> None:
+        super().close()
+        self.hub.close()
+
+    def _of_hub(self) -> dict[str, str]:
+        return hub_settings(self.hub, self.nodes[0].home.parent / "hf")
+
+
 def unload_all(node: Node) -> None:
     """Have nothing loaded."""
 
@@ -164,6 +216,37 @@ def shared_empty(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Node]:
     made = {"SHOAL_PRELOAD": "", "SHOAL_HTTP_PROCESSES": "2"}
     yield lent.get("empty", lambda: started(Node(**made)))
     lent.check("empty", request.path.name)
+
+
+@pytest.fixture(scope="module")
+def shared_keyed(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Node]:
+    """A node called reef that answers only with one of two API keys, with two HTTP processes, the
+    bundled model loaded, and `runner.constrain_tools`."""
+
+    def start() -> Node:
+        made = Node(
+            SHOAL_API_KEYS=",".join(KEYS),
+            SHOAL_API_KEY=KEYS[0],
+            SHOAL_HTTP_PROCESSES="2",
+            SHOAL_NODE_NAME="reef",
+            SHOAL_RUNNER__CONSTRAIN_TOOLS="true",
+        )
+        made.headers = {"Authorization": f"Bearer {KEYS[0]}"}
+        made.http.headers.update(made.headers)
+        return loaded(started(made))
+
+    yield lent.get("keyed", start)
+    lent.check("keyed", request.path.name)
+
+
+@pytest.fixture(scope="module")
+def shared_stores(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Stores]:
+    """Two nodes and a hub."""
+    stores: Stores = lent.get("stores", lambda: started(Stores()))
+    stores.hub.faults = Faults()
+    stores.hub.forget()
+    yield stores
+    lent.check("stores", request.path.name)
 
 
 @pytest.fixture(scope="module")

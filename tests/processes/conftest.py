@@ -14,8 +14,10 @@ from tests.harness.shared_nodes import (
     lent,
     one_at_a_time,
     shared_empty,
+    shared_keyed,
     shared_node,
     shared_pair,
+    shared_stores,
     shared_three,
 )
 
@@ -23,8 +25,10 @@ __all__ = [
     "lent",
     "one_at_a_time",
     "shared_empty",
+    "shared_keyed",
     "shared_node",
     "shared_pair",
+    "shared_stores",
     "shared_three",
 ]
 

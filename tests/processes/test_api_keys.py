@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.clusters import Cluster, running_cluster
+from tests.harness.clusters import Cluster
 from tests.harness.nodes import MODEL, Node, answered, eventually
 
 WITHIN_S = 1.0
@@ -24,10 +24,10 @@ RPM = 30
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster(3) as made:
-        made.place()
-        yield made
+def cluster(shared_three: Cluster) -> Iterator[Cluster]:
+    shared_three.place()
+    yield shared_three
+    shared_three.clear()
 
 
 def apikey(node: Node, *words: str) -> Any:

@@ -14,17 +14,18 @@ import pytest
 
 from tests.harness.hub import Faults, HubServer
 from tests.harness.nodes import ROOT, Node, answered, eventually
-from tests.harness.pulling import REPOSITORY, hub_settings, tiny, two_nodes
+from tests.harness.shared_nodes import Stores
 from tests.harness.typed_lines import examples
 
 pytestmark = pytest.mark.nodes
 M = "org/mine"
+EDITORS = ("EDITOR", "VISUAL", "TMPDIR")
 
 
 @pytest.fixture(scope="module")
-def hub() -> Iterator[HubServer]:
-    server = HubServer({REPOSITORY: tiny()})
-    server.listed = {
+def hub(shared_stores: Stores) -> Iterator[HubServer]:
+    found = shared_stores.hub
+    found.listed = {
         "mlx-community/Qwen3-0.6B-4bit": {
             "tags": ["mlx", "safetensors"], "library_name": "mlx", "downloads": 70,
             "config": {"model_type": "qwen3"},
@@ -32,25 +33,25 @@ def hub() -> Iterator[HubServer]:
         },
         "org/Qwen3-GGUF": {"tags": ["gguf", "safetensors"], "pipeline_tag": "text-to-image"},
     }  # fmt: skip
-    yield server
-    server.close()
+    yield found
+    found.listed = {}
 
 
 @pytest.fixture(scope="module")
-def nodes(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
-    shelves = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
-    for shelf in shelves:
-        shutil.copytree(
-            ROOT / "conf" / "tiny",
-            shelf / M,
-            ignore=shutil.ignore_patterns("make", "*.py", "card.toml"),
-        )
-    of_first, of_second = ({"SHOAL_MODEL_FOLDERS": str(shelf)} for shelf in shelves)
-    shared = hub_settings(hub, tmp_path_factory.mktemp("hf"))
-    with two_nodes(shared, of_first, of_second) as made:
-        for node in made:
-            eventually(lambda node=node: knows_both(node), 120, "both nodes have the model")
-        yield made
+def nodes(shared_stores: Stores, hub: HubServer) -> Iterator[tuple[Node, Node]]:
+    first, second = shared_stores.nodes
+    folders = [shared_stores.shelf(node) / M for node in (first, second)]
+    for folder in folders:
+        left_out = shutil.ignore_patterns("make", "*.py", "card.toml")
+        shutil.copytree(ROOT / "conf" / "tiny", folder, ignore=left_out)
+    for node in (first, second):
+        eventually(lambda node=node: knows_both(node), 120, "both nodes have the model")
+    yield first, second
+    for folder in folders:
+        shutil.rmtree(folder)
+    for node in (first, second):
+        for name in EDITORS:
+            node.env.pop(name, None)
 
 
 def knows_both(node: Node) -> bool:

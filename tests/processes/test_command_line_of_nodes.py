@@ -1,10 +1,13 @@
-"""Whose node the command line talks to, and what it says of it."""
+"""Whose node the command line talks to, what it says of it, and the lines that `up` prints."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,28 +64,64 @@ def test_a_home_without_a_node_reaches_no_other_homes_node(
     assert str(tmp_path / "home") in said and (not was_up or "n1" in said)
 
 
-def test_a_typo_in_the_settings_leaves_a_running_node_in_hand() -> None:
-    with running_node() as node:
-        _without_its_api(node)
-        config = node.home / "config" / "shoal.toml"
-        config.parent.mkdir(parents=True, exist_ok=True)
-        config.write_text("keep_alive_s = 300\nslotz = 3\n")
-        try:
-            for words in (("status",), ("ps",), ("logs",), ("config", "show"), ("nodes",)):
-                found = node.shoal(*words)
-                assert found.returncode == 0, (words, found.stderr)
-                said = found.stderr.replace("\n", " ")
-                assert f"{config}, line 2" in said and "did you mean slots" in said, said
-            checks = json.loads(node.shoal("doctor", "--json").stdout)["checks"]
-            settings = next(one for one in checks if one["name"] == "settings")
-            assert settings["level"] == "error" and "line 2" in settings["found"]
-            down = node.shoal("down")
-            assert down.returncode == 0, down.stderr
-            assert not node.all_processes()
-            again = node.shoal("up")
-            assert again.returncode == 1 and f"{config}, line 2" in again.stderr.replace("\n", " ")
-        finally:
-            config.unlink()
+@pytest.fixture(scope="module")
+def printed() -> Iterator[tuple[Node, list[str]]]:
+    """A node, and the lines to copy that its `shoal up` printed."""
+    node = Node()
+    try:
+        done = node.shoal("up", "--base-port", str(node.base_port))
+        assert done.returncode == 0, done.stderr
+        yield node, [line[2:] for line in done.stderr.splitlines() if line.startswith("  ")]
+    finally:
+        node.close()
+
+
+def test_up_prints_three_lines_that_work_as_printed_also_after_a_typo_in_the_settings(
+    printed: tuple[Node, list[str]],
+) -> None:
+    node, lines = printed
+    assert len(lines) == 3, f"three lines to copy, not {lines}"
+    talk, ask = (_typed(node, line) for line in lines[:2])
+    assert talk.returncode == 0 and talk.stdout.strip(), talk.stderr
+    assert ask.returncode == 0 and '"choices"' in ask.stdout, ask.stdout + ask.stderr
+    _without_its_api(node)
+    config = node.home / "config" / "shoal.toml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text("keep_alive_s = 300\nslotz = 3\n")
+    try:
+        _in_hand_despite(config, node)
+        stop = _typed(node, lines[2])
+        assert stop.returncode == 0 and not node.all_processes(), stop.stderr
+        again = node.shoal("up")
+        assert again.returncode == 1 and f"{config}, line 2" in again.stderr.replace("\n", " ")
+    finally:
+        config.unlink()
+
+
+def _in_hand_despite(config: Path, node: Node) -> None:
+    """Verbs work on a running node although its settings cannot be read any more."""
+    for words in (("status",), ("ps",), ("logs",), ("config", "show"), ("nodes",)):
+        found = node.shoal(*words)
+        assert found.returncode == 0, (words, found.stderr)
+        said = found.stderr.replace("\n", " ")
+        assert f"{config}, line 2" in said and "did you mean slots" in said, said
+    checks = json.loads(node.shoal("doctor", "--json").stdout)["checks"]
+    settings = next(one for one in checks if one["name"] == "settings")
+    assert settings["level"] == "error" and "line 2" in settings["found"]
+
+
+def _typed(node: Node, line: str) -> subprocess.CompletedProcess[str]:
+    """What a shell makes of a line; what is said to the model follows by standard input."""
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=tempfile.gettempdir(),
+        input="hello\n",
+        env={**os.environ, **node.env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def _without_its_api(node: Node) -> None:

@@ -1,4 +1,7 @@
-"""Two whole nodes, with real processes, that were told nothing of each other."""
+"""Two whole nodes, with real processes, that were told nothing of each other.
+
+`tests/bus/membership/test_discovery.py` has the switchboards alone find each other by mDNS.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from tests.harness.clusters import Cluster, view_of
 from tests.harness.nodes import eventually
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_two_nodes_find_each_other_by_mdns_and_measure_the_link_between_them() -> None:
     cluster = Cluster(2, SHOAL_CLUSTER__DISCOVERY="true")

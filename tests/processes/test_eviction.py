@@ -12,16 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.hub import HubServer
-from tests.harness.nodes import MODEL, Node, answered, eventually
-from tests.harness.pulling import (
-    REPOSITORY,
-    hub_settings,
-    is_whole,
-    joining,
-    tiny,
-    two_nodes,
-)
+from tests.harness.nodes import MODEL, Node, answered, eventually, free_base_port
+from tests.harness.pulling import REPOSITORY, is_whole
+from tests.harness.shared_nodes import Stores
 from tests.harness.typed_lines import examples
 from tests.processes.conftest import PROVING
 
@@ -29,18 +22,11 @@ pytestmark = pytest.mark.nodes
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of all nodes, with a hub."""
-    hub = HubServer({REPOSITORY: tiny()})
-    yield hub_settings(hub, tmp_path_factory.mktemp("hf"))
-    hub.close()
-
-
-@pytest.fixture(scope="module")
-def nodes(shared: dict[str, str]) -> Iterator[tuple[Node, Node]]:
+def nodes(shared_stores: Stores) -> Iterator[tuple[Node, Node]]:
     """Two nodes of one cluster; the second has no room for what it fetches."""
-    with two_nodes(shared, {}, {"SHOAL_STORE_BYTES": "0"}) as made:
-        yield made
+    first, second = shared_stores.nodes
+    yield first, second
+    shared_stores.remove(REPOSITORY)
 
 
 def get_both(first: Node, second: Node) -> None:
@@ -216,12 +202,12 @@ def test_of_two_nodes_that_purge_at_one_moment_one_keeps_the_model(
 
 @pytest.mark.proof
 def test_a_store_keeps_everything_and_others_let_theirs_go_for_it(
-    nodes: tuple[Node, Node], shared: dict[str, str]
+    nodes: tuple[Node, Node], shared_stores: Stores
 ) -> None:
     first, second = nodes
     pulled(first, "first", first)
-    third = Node(**shared, **joining(first), SHOAL_NODE_NAME="third", SHOAL_STORE="true")
-    third.move(first.base_port + 40)
+    third = Node(**shared_stores.of_third(), SHOAL_NODE_NAME="third", SHOAL_STORE="true")
+    third.move(free_base_port())
     try:
         third.up(240)
         eventually(lambda: "third" in first.shoal("nodes").stdout, 240, "three nodes")
@@ -236,5 +222,18 @@ def test_a_store_keeps_everything_and_others_let_theirs_go_for_it(
         (kept,) = told["third"]["stays"]
         assert kept["why"] == "this node keeps all models (store = true)"
         assert [is_whole(node) for node in three] == [False, False, True]
+        first.shoal("rm", REPOSITORY, "--everywhere", "--yes")
+        eventually(lambda: not listed(first) | listed(second), 60, "the model is gone everywhere")
     finally:
+        name = third.node_id()
         third.close()
+        eventually(
+            lambda: first.http.post(f"/node/{name}/forget").status_code == 200,
+            60,
+            "it is forgotten",
+        )
+
+
+def listed(node: Node) -> set[str]:
+    """Return the models that a node lists, but for the bundled one."""
+    return {one["id"] for one in node.http.get("/v1/models").json()["data"]} - {MODEL}

@@ -1,29 +1,13 @@
-"""What a newcomer sees first: lines to copy, that do what they say."""
+"""What a newcomer asks first, and the answers of the bundled model.
+
+The lines to copy that `shoal up` prints are typed in `test_command_line_of_nodes.py`.
+"""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import tempfile
 
 import pytest
 
 from tests.harness.nodes import Node
-
-
-def test_up_prints_three_lines_that_work_as_printed() -> None:
-    node = Node()
-    try:
-        done = node.shoal("up", "--base-port", str(node.base_port))
-        assert done.returncode == 0, done.stderr
-        lines = [line[2:] for line in done.stderr.splitlines() if line.startswith("  ")]
-        assert len(lines) == 3, f"three lines to copy, not {lines}"
-        talk, ask, stop = (_typed(node, line) for line in lines)
-        assert talk.returncode == 0 and talk.stdout.strip(), talk.stderr
-        assert ask.returncode == 0 and '"choices"' in ask.stdout, ask.stdout + ask.stderr
-        assert stop.returncode == 0 and not node.all_processes(), stop.stderr
-    finally:
-        node.close()
 
 
 @pytest.mark.parametrize(
@@ -48,17 +32,3 @@ def test_an_answer_of_the_bundled_model_has_an_end(node: Node) -> None:
     answer = node.chat("Count.", **body).json()
     assert answer["usage"]["completion_tokens"] == 512
     assert answer["choices"][0]["finish_reason"] == "length"
-
-
-def _typed(node: Node, line: str) -> subprocess.CompletedProcess[str]:
-    """What a shell makes of a line; what is said to the model follows by standard input."""
-    return subprocess.run(
-        ["bash", "-c", line],
-        cwd=tempfile.gettempdir(),
-        input="hello\n",
-        env={**os.environ, **node.env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )

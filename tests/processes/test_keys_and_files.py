@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import stat
-from collections.abc import Iterator
 
 import httpx
 import openai
@@ -15,16 +14,15 @@ import pytest
 from bus.process.endpoints import Endpoints
 from bus.wire.ids import NodeId
 from gateway.view.options import Options
-from tests.harness.nodes import MODEL, Node, eventually, running_node
+from tests.harness.nodes import MODEL, Node, eventually
+from tests.harness.shared_nodes import KEYS
 
-KEY, OTHER = KEYS = ("sk-of-one-3f9a", "sk-of-two-77c1")
+KEY, OTHER = KEYS
 
 
 @pytest.fixture(scope="module")
-def keyed() -> Iterator[Node]:
-    """A node that needs one of two keys, given in the environment of `shoal up`."""
-    with running_node(SHOAL_API_KEYS=",".join(KEYS), SHOAL_API_KEY=KEY) as made:
-        yield made
+def keyed(shared_keyed: Node) -> Node:
+    return shared_keyed
 
 
 def test_where_a_name_only_begins_like_loopback_a_key_is_asked_for() -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from tests.harness.hub import Faults, HubServer
 from tests.harness.nodes import MODEL, Node, answered, eventually
-from tests.harness.pulling import REPOSITORY, hub_settings, is_whole, tiny, two_nodes
+from tests.harness.pulling import REPOSITORY, is_whole, tiny
+from tests.harness.shared_nodes import Stores
 
 pytestmark = pytest.mark.nodes
 MB = 1 << 20
@@ -24,18 +25,18 @@ LOOKED_AT = "config.json"
 
 
 @pytest.fixture(scope="module")
-def hub() -> Iterator[HubServer]:
-    server = HubServer({REPOSITORY: tiny()})
-    yield server
-    server.close()
+def hub(shared_stores: Stores) -> Iterator[HubServer]:
+    shared_stores.hub.repositories[TWICE] = tiny()
+    yield shared_stores.hub
+    del shared_stores.hub.repositories[TWICE]
 
 
 @pytest.fixture(scope="module")
-def nodes(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Node]]:
+def nodes(shared_stores: Stores) -> Iterator[tuple[Node, Node]]:
     """Two nodes of one cluster; the first gives weights slowly."""
-    shared = hub_settings(hub, tmp_path_factory.mktemp("hf"))
-    with two_nodes(shared, {"SHOAL_WEIGHTS_BYTES_PER_S": str(MB)}, {}) as made:
-        yield made
+    first, second = shared_stores.nodes
+    yield first, second
+    shared_stores.remove(REPOSITORY, TWICE)
 
 
 def removed(node: Node) -> Any:
@@ -91,7 +92,6 @@ def _on_its_way(node: Node) -> Any:
 def test_two_nodes_that_are_asked_at_once_fetch_a_model_once(
     nodes: tuple[Node, Node], hub: HubServer
 ) -> None:
-    hub.repositories[TWICE] = tiny()
     hub.forget()
     hub.faults = Faults(bytes_per_s=4 * MB)
     said: dict[str, list[dict[str, Any]]] = {}

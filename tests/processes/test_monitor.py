@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.nodes import MODEL, TREE, Node, answered, eventually, kill, running_node, typed
+from tests.harness.nodes import MODEL, TREE, Node, answered, eventually, kill, typed
 
 ENTERS, LEAVES = "\x1b[?1049h", "\x1b[?1049l"
 HIDES, SHOWS = "\x1b[?25l", "\x1b[?25h"
@@ -31,9 +31,8 @@ CODE = "import sys; from gateway.cli.app import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Node]:
-    with running_node(SHOAL_NODE_NAME="reef") as made:
-        yield made
+def node(shared_keyed: Node) -> Node:
+    return shared_keyed
 
 
 class Terminal:

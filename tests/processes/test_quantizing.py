@@ -19,7 +19,7 @@ import pytest
 
 from bus.wire.messages.weights import UNFINISHED
 from tests.harness.families import MODELS, write_model
-from tests.harness.nodes import MODEL, Node, answered, eventually, typed
+from tests.harness.nodes import MODEL, Node, answered, eventually, everywhere, typed
 from tests.harness.typed_lines import examples
 
 pytestmark = pytest.mark.nodes
@@ -34,17 +34,21 @@ LARGE = MODELS["qwen3"] | {
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    found = Node(SHOAL_PRELOAD="", SHOAL_RUNNER__SPARE="false")
-    models = found.home / "data" / "models"
-    try:
-        models.mkdir(parents=True)
-        write_model(models / "someone" / "large", LARGE)
-        found.up()
-        eventually(lambda: "someone/large" in listed(found), 60, "the large model is listed")
-        yield found
-    finally:
-        found.close()
+def node(shared_empty: Node) -> Iterator[Node]:
+    """A node with a model that takes a moment to quantize."""
+    large = models_folder(shared_empty) / "someone" / "large"
+    large.parent.mkdir(parents=True)
+    write_model(shared_empty.home / "large", LARGE).rename(large)
+    everywhere(
+        lambda: httpx.get(f"{shared_empty.url}/v1/models", timeout=30).json()["data"],
+        lambda found: "someone/large" in {one["id"] for one in found},
+        "each HTTP process lists the large model",
+        60,
+    )
+    yield shared_empty
+    for name in listed(shared_empty) - {MODEL}:
+        shutil.rmtree(models_folder(shared_empty) / name)
+    large.parent.rmdir()
 
 
 @pytest.fixture(autouse=True)

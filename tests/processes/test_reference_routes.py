@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.clusters import Cluster, running_cluster
-from tests.harness.hub import HubServer
+from tests.harness.clusters import Cluster
 from tests.harness.nodes import MODEL, SERVICES, Node, answered, eventually
 from tests.harness.printed_requests import printed
-from tests.harness.pulling import REPOSITORY, tiny
+from tests.harness.pulling import REPOSITORY
+from tests.harness.shared_nodes import Stores
 
 pytestmark = pytest.mark.timeout(900)
 TURN = [{"role": "user", "content": "Name a fish."}]
@@ -95,17 +95,10 @@ LAST = ("/instance/{instance_id}", "/admin/restart?process=telemetry")
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    hub = HubServer({REPOSITORY: tiny()})
-    home = str(tmp_path_factory.mktemp("hf"))
-    settings = {"HF_ENDPOINT": hub.url, "HF_HOME": home, "HF_TOKEN": ""}
-    try:
-        with running_cluster(
-            2, **settings, SHOAL_RUNNER__SPARE="false", SHOAL_HTTP_PROCESSES="2"
-        ) as made:
-            yield made
-    finally:
-        hub.close()
+def pair(shared_stores: Stores) -> Iterator[Cluster]:
+    yield shared_stores
+    eventually(shared_stores.formed, 120, "one cluster")
+    shared_stores.clear()
 
 
 def trace_of(node: Node) -> str:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from conf.sections import hash_key
-from tests.harness.nodes import SERVICES, Node, answered, eventually, running_node
+from tests.harness.nodes import SERVICES, Node, answered, eventually
+from tests.harness.shared_nodes import KEYS
 
-SECRET = "sk-never-to-be-told-0123456789"
+SECRET = KEYS[0]
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Node]:
-    with running_node(SHOAL_PRELOAD="", SHOAL_HTTP_PROCESSES="2", SHOAL_API_KEYS=SECRET) as made:
-        made.http.headers["authorization"] = f"Bearer {SECRET}"
-        yield made
+def node(shared_keyed: Node) -> Node:
+    return shared_keyed
 
 
 def rows(node: Node) -> dict[str, dict[str, Any]]:
@@ -41,7 +39,7 @@ def test_the_first_start_writes_a_file_that_says_every_setting_and_sets_none(nod
     assert "#keep_alive_s = 300.0\n" in text and "#max_rows = 32\n" in text
     found = rows(node)
     assert found["keep_alive_s"]["source"] == "default"
-    assert found["preload"]["source"] == "environment SHOAL_PRELOAD"
+    assert found["node_name"]["source"] == "environment SHOAL_NODE_NAME"
 
 
 def test_a_change_is_written_at_once_and_waits_for_a_restart(node: Node) -> None:

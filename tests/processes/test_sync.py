@@ -14,7 +14,8 @@ import pytest
 
 from tests.harness.hub import files_of
 from tests.harness.nodes import MODEL, Node, answered, eventually, everywhere, typed
-from tests.harness.pulling import tiny, two_nodes
+from tests.harness.pulling import tiny
+from tests.harness.shared_nodes import Stores
 from tests.harness.typed_lines import examples
 
 pytestmark = pytest.mark.nodes
@@ -23,14 +24,15 @@ A, B = "mine/swift", "mine/brisk"
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[tuple[Node, Node]]:
-    """Two nodes of one cluster that ask no hub; the first gives weights slowly."""
-    shared = {"SHOAL_PRELOAD": "", "SHOAL_RUNNER__SPARE": "false", "SHOAL_OFFLINE": "true"}
-    with two_nodes(shared, {"SHOAL_WEIGHTS_BYTES_PER_S": str(4 * MB)}, {}) as made:
-        for name in (A, B):
-            put(made[0], name)
-        known(made[0])
-        yield made
+def nodes(shared_stores: Stores) -> Iterator[tuple[Node, Node]]:
+    """Two nodes of one cluster, whose hub sends nothing; the first gives weights slowly."""
+    first, second = shared_stores.nodes
+    for name in (A, B):
+        put(first, name)
+    known(first)
+    yield first, second
+    assert shared_stores.hub.sent.body_bytes == 0
+    shared_stores.remove(A, B)
 
 
 def folder(node: Node, model: str) -> Path:
@@ -211,7 +213,7 @@ def test_a_post_to_a_model_of_the_store_has_a_node_get_it(nodes: tuple[Node, Nod
     assert same(first, second, A)
     here = first.http.post(f"/store/models/{A}")
     assert here.status_code == 200 and "is already on this node" in here.text
-    for name, status in (("no-repository", 400), ("no/where", 409), ("", 404)):
+    for name, status in (("no-repository", 400), ("no/where", 404), ("", 404)):
         refused = first.http.post(f"/store/models/{name}")
         assert refused.status_code == status, refused.text
     assert first.http.post(f"/store/models/{A}", json={"too": "second"}).status_code == 400

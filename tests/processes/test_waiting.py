@@ -198,23 +198,32 @@ def test_a_request_that_only_queues_is_not_taken_for_a_silent_one(
     assert second.finish == "length"
 
 
-def test_timing_names_what_a_figure_divides_by(narrow: Node, tokens_per_s: float) -> None:
-    first = _long(narrow, min(int(2.0 * tokens_per_s), 1000))
-    first.flowing(1)
-    answer = _post(narrow, max_tokens=50, ignore_eos=True).json()
-    first.wait(60.0)
-    timing = answer["timing"]
+def _timed(node: Node) -> dict[str, float]:
+    """Return the timing of an answer of 50 tokens, whose figures fit together."""
+    timing = _post(node, max_tokens=50, ignore_eos=True).json()["timing"]
     assert "decode_seconds" in timing, timing
     parts = timing["queue_seconds"] + timing["prefill_seconds"] + timing["decode_seconds"]
     assert parts == pytest.approx(timing["seconds"], abs=1e-5)
     assert timing["tokens_per_sec"] == pytest.approx(50 / timing["seconds"], rel=1e-3)
     assert timing["decode_tokens_per_sec"] == pytest.approx(49 / timing["decode_seconds"], rel=1e-3)
     assert timing["decode_tokens_per_sec"] > timing["tokens_per_sec"]
+    return timing
 
 
-def test_a_bench_shows_the_link_that_its_figures_went_over(narrow: Node) -> None:
+def test_timing_names_what_a_figure_divides_by(node: Node) -> None:
+    _timed(node)
+
+
+@pytest.mark.proof
+def test_timing_counts_the_wait_in_the_queue(narrow: Node, tokens_per_s: float) -> None:
+    first = _long(narrow, min(int(2.0 * tokens_per_s), 1000)).flowing(1)
+    assert _timed(narrow)["queue_seconds"] > 0.1
+    first.wait(60.0)
+
+
+def test_a_bench_shows_the_link_that_its_figures_went_over(node: Node) -> None:
     words = ("bench", MODEL, "--runs", "1", "--warmup", "0", "--tokens", "8")
-    found = json.loads(narrow.shoal(*words, "--json").stdout)
+    found = json.loads(node.shoal(*words, "--json").stdout)
     assert "links" in found, sorted(found)
     assert 0 < found["links"]["round_trip_ms"]["p50"] < 1000
-    assert "round trip" in narrow.shoal(*words).stdout
+    assert "round trip" in node.shoal(*words).stdout
