@@ -1,7 +1,8 @@
 """Measures the BLAS libraries again, if the last measurement had trouble (`python -m conf.blas`).
 
 A node's worker runs this while the node is idle. It runs only when no other program wants a core,
-so that it delays no request. Prints the choice.
+so that it delays no request. If another node of this user has just measured, this one takes that
+table. Prints the choice.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from conf.blas.runners import publish_blas
 from conf.paths import make_folders
 from conf.settings import load_settings
 
+BELIEVED_S = 25.0
+"""Age up to which a table is used although it has trouble. It is less than the time for which a
+node is idle before its first repetition."""
+
 
 def main() -> int:
     """Measure the libraries, and write the environment variables of runners that start later.
@@ -25,7 +30,7 @@ def main() -> int:
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     settings = load_settings()
     make_folders(settings.paths)
-    outcome = prepared_blas(settings, believed_s=0.0)
+    outcome = prepared_blas(settings, believed_s=BELIEVED_S)
     publish_blas(settings, outcome)
     choice = "none" if outcome.choice is None else told(outcome.choice)
     sys.stdout.write(f"{choice}{'; ' if outcome.trouble else ''}{outcome.trouble}\n")

@@ -14,6 +14,7 @@ import pytest
 
 from bus.wire.errors import ConfigError
 from conf.blas import measure as measuring
+from conf.blas.__main__ import BELIEVED_S
 from conf.blas.choice import Library
 from conf.blas.interposer import ONE_ROW
 from conf.blas.libraries import fingerprint, usable_cores
@@ -21,6 +22,7 @@ from conf.blas.measure import known_blas, measure, prepared_blas
 from conf.paths import find_paths, make_folders
 from conf.settings import Settings, load_settings
 from tests.harness.blas_of_tests import libraries_here
+from worker.machine.blas_repeats import RepeatTiming
 
 COMPILER = next(filter(None, map(shutil.which, ONE_ROW.compilers)), None)
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
@@ -163,6 +165,21 @@ def test_a_disturbed_measurement_is_repeated_by_a_later_start(
     second = prepared_blas(settings)
     assert not second.trouble and not second.repeats
     assert second.table.measured_at_s > first.table.measured_at_s
+
+
+def test_of_nodes_that_are_idle_together_one_measures_again(
+    tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: None
+) -> None:
+    settings = settings_for(here, monkeypatch, built(tmp_path, "good", GOOD))
+    monkeypatch.setattr(measuring, "STOLEN", -1.0)
+    first = prepared_blas(settings)
+    (file,) = (here / "measured").glob("blas-*.json")
+    idle_at = file.stat().st_mtime - RepeatTiming().idle_s
+    os.utime(file, (idle_at, idle_at))
+    one = prepared_blas(settings, believed_s=BELIEVED_S)
+    other = prepared_blas(settings, believed_s=BELIEVED_S)
+    assert one.table.measured_at_s > first.table.measured_at_s
+    assert other.table == one.table and other.repeats
 
 
 SPIN = "while True: pass"
