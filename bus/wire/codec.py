@@ -32,7 +32,7 @@ from bus.wire.messages import (
     weights,
 )
 from bus.wire.messages.peers import FIRST_WORDS, FIRST_WORDS_PROTOCOL
-from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message, build_validators
 
 _Body = TypeVar("_Body", bound=Message)
 MAX_CONTROL_BYTES = 64 << 20
@@ -88,6 +88,7 @@ def _kinds() -> dict[str, type[Message]]:
 
 KINDS: dict[str, type[Message]] = _kinds()
 """The kinds of message that may travel in an envelope."""
+build_validators()
 _ADAPTERS = {kind: TypeAdapter(cls) for kind, cls in KINDS.items()}
 
 

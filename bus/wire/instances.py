@@ -19,6 +19,8 @@ from bus.wire.messages.wire import Message
 
 Status = Literal["placed", "ready", "draining", "failed"]
 Signal = Literal["all_ready", "rank_lost", "reopened", "drain", "gave_up"]
+Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]
+"""Phases of a runner, as it reports them."""
 
 LEAST_IDLE_S = 3.0
 """Minimum number of idle seconds before an instance is unloaded. Readings take less time to arrive,

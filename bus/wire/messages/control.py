@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
-from bus.wire.instances import RankSeat
+from bus.wire.instances import Phase, RankSeat
 from bus.wire.kv import KvKind
 from bus.wire.messages.collectives import CollectiveTest
 from bus.wire.messages.commands import Command
@@ -189,9 +189,6 @@ class RunnerSpec(Message):
     tool_parser: str = ""
     reasoning_parser: str = ""
     special_tokens_in_messages: bool = False
-
-
-Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]
 
 
 class SlotHello(Message):

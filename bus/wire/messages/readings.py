@@ -12,7 +12,7 @@ from pydantic import Field
 
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
-from bus.wire.messages.control import Phase
+from bus.wire.instances import Phase
 from bus.wire.messages.wire import Message
 
 

@@ -16,6 +16,20 @@ published bytes."""
 
 
 class Message(BaseModel):
-    """A value that may cross a wire. A subclass that is sent alone has a `kind`."""
+    """A value that may cross a wire. A subclass that is sent alone has a `kind`.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    pydantic builds the validator of a type at its first use, because a command needs only some of
+    them. Processes on the bus call `build_validators`.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), defer_build=True
+    )
+
+
+def build_validators(message: type[Message] = Message) -> None:
+    """Build the validators of all imported types now: before a process forks or starts threads, and
+    not at its first message."""
+    message.model_rebuild()
+    for subclass in message.__subclasses__():
+        build_validators(subclass)

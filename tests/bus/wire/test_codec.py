@@ -72,6 +72,7 @@ from bus.wire.messages.tokens import (
     Welcome,
 )
 from bus.wire.topics import TABLE, rule_for
+from tests.harness.seeds import PROVING
 
 RID = RequestId("req-n1-0-b-1")
 SO_FAR = AnswerSoFar(
@@ -208,7 +209,7 @@ PLAIN = st.recursive(
 TAGS = ["hello", "submit", "credit", "cancel", "ping", "step", "welcome", "refused", "pong"]
 
 
-@settings(max_examples=400)
+@settings(max_examples=400 if PROVING else 150)
 @given(st.sampled_from(TAGS), st.lists(PLAIN, max_size=6))
 def test_wellformed_nonsense_never_raises_anything_but_bad_message(
     tag: str, fields: list[Any]
@@ -357,3 +358,7 @@ def test_an_array_that_says_it_is_huge_is_refused_without_room_for_it() -> None:
     for data in (b"\x93\xa4step\x00\xdd\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff\xa4step"):
         with pytest.raises(BadMessage):
             unpack_to_gateway(data)
+
+
+def test_no_process_on_the_bus_builds_a_validator_at_its_first_message() -> None:
+    assert [kind for kind, cls in codec.KINDS.items() if not cls.__pydantic_complete__] == []
