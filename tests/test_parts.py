@@ -49,10 +49,6 @@ def test_what_fails_once_is_run_again_and_told(
     assert "passed        tests/test_luck.py::test_passes_the_second_time" in told
 
 
-def test_without_again_one_failure_is_enough(tmp_path: Path) -> None:
-    assert parts.run(ALL, again=False, root=suite(tmp_path, luck=LUCKLESS)) == 1
-
-
 def test_what_fails_twice_fails_the_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     broken = "def test_broken(): assert False\n"
     assert parts.run(ALL, again=True, root=suite(tmp_path, luck=LUCKLESS, broken=broken)) == 1
@@ -80,7 +76,7 @@ def test_many_failures_are_not_run_again(tmp_path: Path) -> None:
 
 def test_failures_of_an_earlier_run_are_forgotten(tmp_path: Path) -> None:
     root = suite(tmp_path, luck=LUCKLESS)
-    assert parts.run(ALL, again=False, root=root) == 1
+    assert parts.run(ALL, again=False, root=root) == 1, "without `again` one failure is enough"
     (root / "tests" / "test_luck.py").write_text("def test_second_was_renamed(): pass\n")
     assert parts.run(ALL, again=True, root=root) == 0
 
