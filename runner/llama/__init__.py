@@ -1,8 +1,8 @@
 """Serves a GGUF model with llama-server, a child process of the runner.
 
 shoal renders the conversation, tokenises it and parses the output; llama-server computes. It takes
-token ids and returns text, because it sends no id for a token that ends inside a character. What it
-cannot do is refused by the table `bus.models.gguf.ABILITIES`. The names below are loaded when they
+token ids and returns text, because it sends no id for a token that ends inside a character. The
+table `bus.models.gguf.ABILITIES` lists the requests that are refused. The names below are loaded when they
 are used, because `runner.llama.program` needs none of them.
 """
 

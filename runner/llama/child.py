@@ -31,7 +31,7 @@ KEPT_LINES, LINE_CHARACTERS = 30, 300
 ENDS_S, KILLED_S = 2.0, 5.0
 """How long the child may take to end after SIGTERM, and after SIGKILL."""
 UNKNOWN_OPTION = ("invalid argument", "unknown argument")
-"""What an old llama-server says of an option that it lacks."""
+"""Words of an old llama-server about an option that it lacks."""
 TROUBLE = ("error", "failed", "unknown", "invalid", "unsupported", "cannot", "exception")
 """Words of a line that says why llama-server ended."""
 

@@ -147,7 +147,7 @@ class LlamaResponder:
         unheeded: tuple[str, ...],
         now: float,
     ) -> None:
-        """Queue the rows of a request, and start those that have room."""
+        """Queue the rows of a request, and start rows that have room."""
         works = self.works
         assert works is not None, "ready"
         seeds = [

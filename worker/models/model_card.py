@@ -163,7 +163,7 @@ def gguf_card(
     has_adapters: bool,
 ) -> tuple[ModelCard, tuple[Unfit | None, ...]]:
     """Return the card of a GGUF model and the notices about settings that only MLX can follow.
-    llama-server runs the model on one node, with the weights as they are in the file.
+    The engine llama-server runs the model on one node, with the weights as they are in the file.
     `has_adapters`: there are adapters beside the file."""
     notes, lacking = without_lacking(notes, FoundAdapters())
     thinks = can_think(facts.template)

@@ -1,4 +1,4 @@
-"""What llama-server does for a request, and what is refused by name: one table.
+"""The table of the abilities of llama-server: each is done, or refused by name.
 
 Pure. The runner refuses by this table, and `shoal show` prints it. Fields are those of a
 `GenerationRequest`, in the words of OpenAI's API.

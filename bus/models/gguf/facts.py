@@ -1,4 +1,4 @@
-"""What the header of a GGUF file says about its model: its architecture, sizes and texts.
+"""Facts about the model of a GGUF file, from its header: architecture, sizes and texts.
 
 Pure. The keys are those of ggml's `docs/gguf.md`; most begin with the architecture's name. The KV
 cache is that of llama-server's default: 16-bit keys and values of the whole context in each layer.

@@ -62,7 +62,7 @@ class GgufHeader:
 
 def read_header(stream: BinaryIO, size_bytes: int, keep: Collection[str] = ()) -> GgufHeader:
     """Return the header of a file of `size_bytes` bytes; `stream` is at its beginning. Long arrays
-    are skipped, except those whose keys are in `keep`. Raises BadGguf; OSError of the stream."""
+    are skipped unless their keys are in `keep`. Raises BadGguf; OSError of the stream."""
     source = _Source(stream, size_bytes)
     if (magic := source.read(4)) != MAGIC:
         raise BadGguf(f"it begins with {magic!r}, not with {MAGIC!r}")
