@@ -2,8 +2,8 @@
 
 shoal renders the conversation, tokenises it and parses the output; llama-server computes. It takes
 token ids and returns text, because it sends no id for a token that ends inside a character. The
-table `bus.models.gguf.ABILITIES` lists the requests that are refused. The names below are loaded when they
-are used, because `runner.llama.program` needs none of them.
+table `bus.models.gguf.ABILITIES` lists the requests that are refused. The names below are loaded
+when they are used, because `runner.llama.program` needs none of them.
 """
 
 from __future__ import annotations

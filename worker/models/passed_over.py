@@ -70,8 +70,8 @@ class UnfitModel(ValueError):
 
 
 def weights_among(names: Collection[str]) -> list[str]:
-    """Return the weight files that would be loaded: the files that MLX's loader reads, in its order,
-    or a folder's one GGUF file."""
+    """Return the weight files that would be loaded, in order: the files that MLX's loader reads, or
+    a folder's one GGUF file."""
     weights, gguf = sorted(filter(_WEIGHTS.fullmatch, names)), gguf_among(names)
     return weights if gguf is None else [gguf]
 
