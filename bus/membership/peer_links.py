@@ -24,15 +24,7 @@ from bus.links.traffic import Plane, Traffic
 from bus.links.transport import Link
 from bus.membership.discovery import Discovery, Place
 from bus.membership.mdns_hints import Advert
-from bus.membership.member_types import (
-    Action,
-    Dial,
-    Follow,
-    HangUp,
-    Say,
-    SayHello,
-    Unfollow,
-)
+from bus.membership.member_types import Action, Dial, Follow, HangUp, Say, SayHello, Unfollow
 from bus.membership.membership import Membership
 from bus.membership.peer_memory import PeerMemory, Remembered
 from bus.membership.peer_planes import HEARTBEAT_MS, Dialler, OnFrames, PeerPlanes

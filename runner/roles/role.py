@@ -13,14 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from bus.process.clock import (
-    CoreWaits,
-    MachineWaits,
-    core_share,
-    runnable_now,
-    wall,
-    working_tasks,
-)
+from bus.process.clock import CoreWaits, MachineWaits, core_share, runnable_now, wall, working_tasks
 from bus.process.logs import Log
 from bus.service import Shell, place_of
 from bus.wire.errors import FailReason
@@ -31,14 +24,7 @@ from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.tokens import Cancel
 from runner import lifecycle
 from runner.embedding import InputsReader
-from runner.engine import (
-    Embedder,
-    Engine,
-    EngineStatus,
-    FollowingEngine,
-    LoadProgress,
-    Maker,
-)
+from runner.engine import Embedder, Engine, EngineStatus, FollowingEngine, LoadProgress, Maker
 from runner.group.collectives import Exchanges
 from runner.group.group_config import CannotForm, told_error
 from runner.group.lockstep import RankContext, SharedPlan
