@@ -83,9 +83,12 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
 
 
 class ClusterReadings:
-    """The latest node cards and readings, each with the time of its arrival."""
+    """The latest node cards and readings, each with the time of its arrival. `forgotten` returns
+    the nodes that were removed from the cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, forgotten: Callable[[], Collection[NodeId]] = tuple) -> None:
+        self._forgotten = forgotten
+        self._gone: Collection[NodeId] = ()
         self._cards: dict[NodeId, tuple[NodeCard, float]] = {}
         self._left: set[NodeId] = set()
         self._models: dict[ModelId, ModelCard] = {}
@@ -114,19 +117,22 @@ class ClusterReadings:
         return bool(self._cards)
 
     def cards(self, now: float) -> list[NodeCard]:
-        """Return the cards of nodes, by node id. A node that left the cluster has no card. A silent
-        node keeps its card, because its models remain on its disk."""
+        """Return the cards of nodes, by node id. A node that left the cluster, or was removed from
+        it, has no card. A silent node keeps its card, because its models remain on its disk."""
+        gone = self._left.union(self._forgotten())
         fresh = [
             card
             for card, at in self._cards.values()
-            if now - at < CARD_TTL_S and card.node not in self._left
+            if now - at < CARD_TTL_S and card.node not in gone
         ]
         return sorted(fresh, key=lambda card: str(card.node))
 
     def models(self, now: float) -> dict[ModelId, ModelCard]:
         """Return the models on the disks of all nodes. For each model, return the model card of the
         first node that has it, with the request settings of the newest `card.toml` of all nodes."""
-        if now >= self._models_until:
+        gone = self._forgotten()
+        if now >= self._models_until or gone != self._gone:
+            self._gone = gone
             self._models = models_of(self.cards(now))
             arrivals = (at for _, at in self._cards.values() if now - at < CARD_TTL_S)
             self._models_until = min(arrivals, default=now) + CARD_TTL_S

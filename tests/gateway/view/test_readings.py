@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bus.wire.cards import NodeCard
@@ -34,6 +36,15 @@ def test_requests_are_the_leads_to_tell_and_memory_is_every_ranks() -> None:
     assert found is not None and found.rank == 0
 
 
+def node_card(name: str) -> NodeCard:
+    """The card of a node with a model of the same name."""
+    return NodeCard(
+        node=NodeId(name), name=name, platform="linux", cores=1, memory_bytes=1,
+        backends=("mlx-cpu",), mlx_version="", shoal_version="", slots=1, announced_at_s=1.0,
+        models=(node_server.card(name, Path("/m") / name),),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("told", "there"),
     [
@@ -47,14 +58,23 @@ def test_the_cards_of_a_node_go_when_it_says_goodbye_and_stay_when_it_is_silent(
 ) -> None:
     known = ClusterReadings()
     for name in ("a", "b"):
-        card = NodeCard(
-            node=NodeId(name), name=name, platform="linux", cores=1, memory_bytes=1,
-            backends=("mlx-cpu",), mlx_version="", shoal_version="", slots=1, announced_at_s=1.0,
-        )  # fmt: skip
-        known.heard(CardReading(card=card), 0.0)
+        known.heard(CardReading(card=node_card(name)), 0.0)
     peers = tuple(PeerReading(node=NodeId(n), name=n, status=s) for n, s in told.items())
     known.heard(PeersReading(node=NodeId("b"), peers=peers), 100.0)
     assert {card.node for card in known.cards(101.0)} == there
+
+
+def test_a_node_that_was_removed_from_the_cluster_has_neither_card_nor_models() -> None:
+    forgotten: tuple[NodeId, ...] = ()
+    known = ClusterReadings(lambda: forgotten)
+    for name in ("a", "b"):
+        known.heard(CardReading(card=node_card(name)), 0.0)
+    assert set(known.models(1.0)) == {"a", "b"}
+    forgotten = (NodeId("a"),)
+    assert set(known.models(1.0)) == {"b"}
+    assert [card.node for card in known.cards(1.0)] == ["b"]
+    forgotten = ()
+    assert set(known.models(1.0)) == {"a", "b"}
 
 
 def test_what_no_instance_has_is_no_rank_of_it() -> None:
