@@ -5,8 +5,8 @@ is always a measured one. It differs from the default only if it is clearly fast
 library's own kernels on one thread, also runs if nothing could be measured.
 
 A measured time is a range (`spans`). A rival is compared by the lower bound of its speed, so that a
-lucky run does not win. More threads, or `cblas_sgemv`, must exceed the median of the best so far;
-another library or other kernels must exceed its upper bound, because two processes with the same
+lucky run does not win. More threads, or `cblas_sgemv`, must exceed the median of the best so far.
+Another library or other kernels must exceed its upper bound, because two processes with the same
 library can differ in speed by a tenth. So of about equally fast libraries the first is chosen. The
 choice in force stays while its range overlaps that of the best rival. So two measurements of a
 quiet machine do not change the kernels.

@@ -13,8 +13,8 @@ LEAST_SAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """The time of one product: the median of all samples, and the range in which the true median
-    lies with about 95 % confidence, as far as the rounds show the drift of the machine's speed."""
+    """The time of one product: the median of all samples, and a range. The true median lies in the
+    range with about 95 % confidence, as far as the rounds show how the machine's speed drifts."""
 
     low_s: float
     median_s: float
