@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 HALTS, HALT_S, STREAMS = (10, 90.0, 16) if PROVING else (1, 4.5, 4)
 STORY = "Tell me a long story about fish number {}."
-LONG = {"max_tokens": 900, "ignore_eos": True}
+LONG = {"max_tokens": 900 if PROVING else 300, "ignore_eos": True}
 PATIENCE_S = 120.0
 
 

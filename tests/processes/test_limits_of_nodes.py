@@ -87,4 +87,5 @@ def test_a_nodes_card_tells_of_its_gpu(small: Node) -> None:
         lambda: small.http.get("/state").json()["telemetry"]["cards"], 30, "a card is heard"
     )
     assert card["vram_bytes"] == GPU_MIB << 20, card["vram_bytes"]
-    assert card["backends"] == ["mlx-cpu"], "MLX without CUDA computes on the processor"
+    mlx = [backend for backend in card["backends"] if backend.startswith("mlx")]
+    assert mlx == ["mlx-cpu"], "MLX without CUDA computes on the processor"
