@@ -118,9 +118,9 @@ def test_a_pipe_gets_a_line_for_each_look_and_is_told_when_the_gateway_is_away(n
     try:
         assert watching.stdout is not None
         lines = iter(watching.stdout.readline, "")
-        # the process of the gateway that it asks may not have heard of the copy yet
-        first = next(line for line in lines if "1 copy, 1 ready" in line)
-        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  1 node ok; 1 copy, 1 ready; ", first)
+        # the process of the gateway that it asks may not have heard of the instance yet
+        first = next(line for line in lines if "1 instance, 1 ready" in line)
+        assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ  1 node ok; 1 instance, 1 ready; ", first)
         assert "\x1b" not in first
         answered = node.stream("hi", max_tokens=20, ignore_eos=True).wait(60)
         assert answered.done
