@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from bus.wire.messages.control import Phase
+from bus.wire.instances import Phase
 
 Signal = Literal["spec", "loaded", "warmed", "drain", "empty", "end"]
 

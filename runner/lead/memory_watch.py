@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bus.process.memory import DataGrant, granted_data, own_bytes
-from bus.wire.messages.control import Phase
+from bus.wire.instances import Phase
 from runner.engine import MemoryLook, StepEngine, StepPlan
 
 LOOK_STEPS = 16

@@ -138,9 +138,8 @@ class TextResponder:
             if isinstance(answer, PreparedRequest):
                 self._place(request, answer, now)
             elif isinstance(answer, ReadPrompt):
-                request.accept(now, prompt_tokens=answer.count)
-                request.answer = PromptAnswer(answer.tokens, answer.text, answer.context_tokens)
-                request.finish(now)
+                prompt = PromptAnswer(answer.tokens, answer.text, answer.context_tokens)
+                request.answer_prompt(answer.count, prompt, now)
             else:
                 request.refuse(answer, now)
         except Exception as error:

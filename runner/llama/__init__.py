@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runner.llama.child import Child, ChildEnded
     from runner.llama.launch import Launch, launch_of
     from runner.llama.llama_loop import LlamaLoop
     from runner.llama.llama_responder import LlamaResponder
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "STALLED_S",
-    "Child",
-    "ChildEnded",
     "Launch",
     "LlamaClient",
     "LlamaLoop",
@@ -35,8 +32,6 @@ __all__ = [
 
 _HOMES = {
     "STALLED_S": "runner.llama.wire",
-    "Child": "runner.llama.child",
-    "ChildEnded": "runner.llama.child",
     "Launch": "runner.llama.launch",
     "LlamaClient": "runner.llama.wire",
     "LlamaLoop": "runner.llama.llama_loop",

@@ -131,9 +131,8 @@ class LlamaResponder:
             if isinstance(answer, PreparedRequest):
                 self._place(request, answer, unheeded, now)
             elif isinstance(answer, ReadPrompt):
-                request.accept(now, prompt_tokens=answer.count)
-                request.answer = PromptAnswer(answer.tokens, answer.text, answer.context_tokens)
-                request.finish(now)
+                prompt = PromptAnswer(answer.tokens, answer.text, answer.context_tokens)
+                request.answer_prompt(answer.count, prompt, now)
             else:
                 request.refuse(answer, now)
         except Exception as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from bus.process.clock import now as clock_now
 from bus.process.clock import wall
-from bus.wire.messages.control import Phase
+from bus.wire.instances import Phase
 from bus.wire.messages.readings import RunnerReading
 from runner import lifecycle
 from runner.engine import EngineStatus, LoadProgress, Maker, NotMade

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bus.wire.messages.control import Phase, RunnerSpec
+from bus.wire.instances import Phase
+from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from runner.engine import EngineFacts, EngineStatus
 from runner.recorder import ServedTotals

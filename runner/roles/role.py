@@ -18,8 +18,9 @@ from bus.process.logs import Log
 from bus.service import Shell, place_of
 from bus.wire.errors import FailReason
 from bus.wire.ids import RequestId
+from bus.wire.instances import Phase
 from bus.wire.messages.collectives import CollectiveReading
-from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
+from bus.wire.messages.control import GroupSpec, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.tokens import Cancel
 from runner import lifecycle

@@ -9,7 +9,8 @@ from collections.abc import Collection, Container
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId
-from bus.wire.messages.control import Phase, RunnerSpec
+from bus.wire.instances import Phase
+from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.tokens import Submit
 from bus.wire.shares import has_share
 from runner.serving.open_request import OpenRequest

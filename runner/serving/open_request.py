@@ -208,6 +208,12 @@ class OpenRequest:
         if self.cancelled is not None:
             self.cancel(self.cancelled, now)
 
+    def answer_prompt(self, prompt_tokens: int, answer: PromptAnswer, now: float) -> None:
+        """Accept a question about a prompt, and end it with the answer."""
+        self.accept(now, prompt_tokens=prompt_tokens)
+        self.answer = answer
+        self.finish(now)
+
     def refuse(self, refusal: Refusal, now: float) -> None:
         """Refuse the request instead of accepting it."""
         if self.is_over or self.accepted is not None:

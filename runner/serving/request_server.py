@@ -15,7 +15,8 @@ from bus.process.logs import story_of
 from bus.service import Shell
 from bus.wire.errors import TIMED_OUT, FailReason, Refusal
 from bus.wire.ids import RequestId
-from bus.wire.messages.control import Phase, RunnerSpec
+from bus.wire.instances import Phase
+from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import (
     Cancel,
