@@ -147,9 +147,8 @@ class Stream:
         answer = connection.getresponse()
         if answer.status != 200:
             words = answer.read(MOST_LINE_BYTES).decode(errors="replace")
-            self._post(
-                LostAnswer(f"llama-server refused it ({answer.status}): {words[:300]}", True)
-            )
+            why = f"llama-server refused it ({answer.status}): {words[:300]}"
+            self._post(LostAnswer(why, refused=answer.status < 500))
             return
         while line := answer.readline(MOST_LINE_BYTES):
             if not line.startswith(b"data:"):

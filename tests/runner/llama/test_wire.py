@@ -90,6 +90,16 @@ def test_an_answer_that_goes_wrong_is_lost_with_a_reason(
     assert said in last.why
 
 
+@pytest.mark.parametrize(("status", "refused"), [(400, True), (500, False), (503, False)])
+def test_an_error_of_llama_server_is_not_blamed_on_the_request(
+    tmp_path: Path, status: int, refused: bool
+) -> None:
+    sent = b"HTTP/1.1 %d No\r\nContent-Length: 3\r\n\r\nbad" % status
+    _, news = news_of(served(tmp_path, lambda connection: connection.sendall(sent)))
+    last = news.get(timeout=10)
+    assert not isinstance(last, Frame) and last.refused is refused
+
+
 def test_a_closed_stream_ends_the_connection_and_says_no_more(tmp_path: Path) -> None:
     ended = threading.Event()
 
