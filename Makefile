@@ -39,6 +39,7 @@ $(READY): pyproject.toml requirements.lock
 	@touch $(READY)
 
 up: $(READY)
+	@! command -v nvidia-smi >/dev/null 2>&1 || $(BIN)/shoal doctor --fix -q || true  # MLX for the GPU
 	@$(BIN)/shoal up
 	@echo '>>> $(QUESTION)'
 	@$(BIN)/shoal run shoal-tiny "$(QUESTION)" --temperature 0 -v </dev/null

@@ -4,7 +4,7 @@ This room reads files of the installation only. It knows nothing about a node.
 """
 
 from bus.process.installation.commands import NewWheel, in_order, upgrade_of, version_of
-from bus.process.installation.evidence import command_to_add, own_installation, pip_line
+from bus.process.installation.evidence import command_to_add, own_installation, own_pip
 from bus.process.installation.kinds import DISTRIBUTION, Installation
 from bus.process.installation.tree import (
     PACKAGES,
@@ -26,7 +26,7 @@ __all__ = [
     "in_order",
     "installed_code",
     "own_installation",
-    "pip_line",
+    "own_pip",
     "running_code",
     "shoal_version",
     "upgrade_of",

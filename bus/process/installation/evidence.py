@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import shlex
 import sys
 from importlib import metadata
 from pathlib import Path
 
-from bus.process.installation.commands import add_command, pip_command
+from bus.process.installation.commands import Command, add_command, pip_command
 from bus.process.installation.kinds import DISTRIBUTION, Evidence, Installation, installation_of
 
 CACHE_TAG = "CACHEDIR.TAG"
@@ -29,9 +28,9 @@ def command_to_add(package: str) -> str:
     return add_command(own_installation(), package)
 
 
-def pip_line(verb: str, *words: str) -> str:
-    """Return the command line that calls pip on the environment of the running shoal."""
-    return shlex.join(pip_command(own_installation(), verb, *words))
+def own_pip(verb: str, *words: str) -> Command:
+    """Return the command that calls pip, or uv's pip, on the environment of the running shoal."""
+    return pip_command(own_installation(), verb, *words)
 
 
 def evidence_in(prefix: Path, python: str, distribution: metadata.Distribution | None) -> Evidence:

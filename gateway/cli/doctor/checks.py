@@ -21,7 +21,7 @@ import psutil
 from bus.links.certificates import date_of
 from bus.links.tls_files import read_pair
 from bus.models.tasks import read_clients, read_tasks
-from bus.process.installation import PACKAGES, command_to_add, installed_code, own_installation
+from bus.process.installation import PACKAGES, installed_code, own_installation
 from bus.process.supervisor import Supervisor
 from bus.replica.lost_range import damage_words
 from bus.wire.errors import ConfigError
@@ -29,7 +29,8 @@ from conf.changing import readable_key
 from conf.paths import damaged_files
 from conf.settings import Settings
 from conf.supervisord import SERVICES
-from gateway.cli.doctor.check import Finding, guarded
+from gateway.cli.doctor.check import Finding, Fix, guarded
+from gateway.cli.doctor.fixes import fix_by_adding
 from gateway.cli.doctor.mlx_checks import blas, mlx
 from gateway.cli.doctor.network_checks import traces
 from gateway.cli.node import code_mix, processes
@@ -161,16 +162,11 @@ def records(settings: Settings, _running: bool) -> Finding:
         if not path.name.endswith(("-wal", "-shm"))
     )
     if file.exists() and not os.access(file, os.R_OK | os.W_OK):
-        text, remedy = (
-            f"cannot write to {file}",
-            f"allow this user to write to it (chmod 600 {file})",
+        remedy = (
+            f"allow this user to write to it (chmod 600 {file}); "
+            "otherwise shoal moves it aside and starts a new one"
         )
-        return Finding(
-            "records",
-            "error",
-            text,
-            f"{remedy}; otherwise shoal moves it aside and starts a new one",
-        )
+        return Finding("records", "error", f"cannot write to {file}", remedy)
     if aside:
         text = f"damaged records were moved aside in {file.parent}: {', '.join(aside)}"
         return Finding(
@@ -242,7 +238,8 @@ def api_keys(settings: Settings, running: bool) -> Finding:
     path = settings.paths.config_file
     trouble = readable_key(path)
     if trouble is not None:
-        return Finding("api keys", "warn", trouble, f"`chmod 600 {path}`")
+        fix = Fix((("chmod", "600", str(path)),))
+        return Finding("api keys", "warn", trouble, f"`shoal doctor --fix`, or {fix.words}", fix)
     counts = f"API keys: {len(settings.api_keys) or 'none'} in the settings"
     if not running:
         return Finding("api keys", "ok", counts)
@@ -362,7 +359,9 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
         return Finding("py-spy", "warn", can["reason"], remedy)
     beside = Path(sys.executable).with_name("py-spy")
     if not beside.exists() and shutil.which("py-spy") is None:
-        return Finding("py-spy", "warn", "not installed", f"run `{command_to_add('py-spy')}`")
+        fix = fix_by_adding("py-spy")
+        remedy = f"run `shoal doctor --fix`, or {fix.words}"
+        return Finding("py-spy", "warn", "not installed", remedy, fix)
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if scope.exists() and scope.read_text().strip() not in ("0", "1"):
         diagnostics = f"ptrace_scope is {scope.read_text().strip()}"

@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 from bus.links.cluster_key import ClusterKeys
 from bus.links.keyring import read_keys
 from bus.process.endpoints import WILDCARDS, host_of, is_loopback
-from bus.process.installation import command_to_add
 from bus.process.interfaces import addresses_up
 from bus.wire.errors import BadKey
 from bus.wire.messages.peers import PeerReading, PeersReading
@@ -27,6 +26,7 @@ from bus.wire.topology import NodeAddress
 from conf.ports import PORTS
 from conf.settings import Settings
 from gateway.cli.doctor.check import Finding
+from gateway.cli.doctor.fixes import fix_by_adding
 from gateway.cli.doctor.network_findings import (
     GREETING_BYTES,
     SIGNATURE,
@@ -181,12 +181,9 @@ def traces(settings: Settings, _running: bool) -> Finding:
     names = ("opentelemetry", "opentelemetry.proto")
     if not all(importlib.util.find_spec(name) for name in names):
         text = f"otlp.endpoint is {endpoint}, but the extra `otlp` is not installed"
-        return Finding(
-            "traces",
-            "error",
-            text,
-            f"run `{command_to_add('opentelemetry-proto')}`, then `shoal restart`",
-        )
+        fix = fix_by_adding("opentelemetry-proto")
+        remedy = f"run `shoal doctor --fix`, or {fix.words}, then `shoal restart`"
+        return Finding("traces", "error", text, remedy, fix)
     url = urlsplit(endpoint)
     port = url.port or (443 if url.scheme == "https" else 80)
     try:
