@@ -110,11 +110,12 @@ class Gateway:
 
 
 @contextmanager
-def gateway_of(tree: Path) -> Generator[Gateway]:
-    """Start a gateway and a runner of a tree; both are gone afterwards."""
+def gateway_of(tree: Path, under: Sequence[str] = ()) -> Generator[Gateway]:
+    """Start a gateway and a runner of a tree, with the words `under` before the command; both are
+    gone afterwards."""
     name = next(one for one in TESTBEDS if (tree / f"tests/harness/{one}.py").exists())
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", SERVER.format(name=name)],
+        [*under, sys.executable, "-P", "-c", SERVER.format(name=name)],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree)},
         stdin=subprocess.PIPE,
@@ -125,7 +126,7 @@ def gateway_of(tree: Path) -> Generator[Gateway]:
         yield Gateway(**json.loads(process.stdout.readline()))
     finally:
         process.stdin.close()
-        process.wait(60)
+        process.wait(600 if under else 60)
         process.stdout.close()
 
 
