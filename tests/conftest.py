@@ -4,6 +4,7 @@ nodes or groups are slow: they run in pairs, a file beside a file."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from tests.harness.blas_of_tests import taken_out
+from tests.harness.cpu_of_files import CpuOfFiles
 from tests.harness.shared_files import ALONE_IN_A_PROCESS, FilesThatShare, shared_by
 
 # Each call of `httpx.get` would read the system's certificates, 50 ms of a processor.
@@ -29,6 +31,7 @@ compiled and measured in it."""
 RANKS = ("test_group",)
 LONGEST = ("cluster_meeting", "crash_loops", "faults")
 """Of the files that run in pairs those to begin with, so that none is left to end alone."""
+CPU_OF_FILES = CpuOfFiles()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,6 +48,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         elif item.path.stem.startswith(RANKS) and item.path.parent == HERE / "runner":
             item.add_marker("nodes")
     items.sort(key=lambda item: _turn(item.path))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Note the CPU seconds of a file after the last of its tests that run in a row."""
+    said = yield
+    if nextitem is None or nextitem.path != item.path:
+        of = str(item.path.relative_to(HERE.parent))
+        CPU_OF_FILES.note(of, daemons=item.get_closest_marker("nodes") is not None)
+    return said
 
 
 @functools.cache

@@ -2,13 +2,16 @@
 
 import re
 import sys
+import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.conftest import pytest_collection_modifyitems
-from tests.harness import parts
+from tests.harness import counts, parts, parts_report
+from tests.harness.cpu_of_files import CpuOfFiles
 
 LUCKLESS = """
 from pathlib import Path
@@ -161,3 +164,24 @@ def test_what_a_part_leaves_is_ended_and_told(
     assert "still ran when their part ended, and were killed:" in told
     pid = int(re.findall(r"whole: (\d+) ", told)[0])
     assert not psutil.pid_exists(pid)
+
+
+def test_cpu_seconds_are_noted_for_each_file_and_the_dearest_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = tmp_path / "counts"
+    monkeypatch.setenv(counts.VARIABLE, str(notes))
+    measured = CpuOfFiles()
+    measured.note("tests/test_before.py", daemons=False)
+    began = time.process_time()
+    while time.process_time() - began < 0.1:
+        pass
+    for name in ("tests/test_dear.py", "tests/test_cheap.py"):
+        measured.note(name, daemons=False)
+    counts.count("nodes", 2)
+    found = counts.cpu_of_files(notes)
+    assert found["tests/test_dear.py"] > 0.05 > found["tests/test_cheap.py"] >= 0
+    assert counts.counted(notes) == {"nodes": 2}
+    ran = parts_report.Ran("one", 0, 1.0, 1.0, (), Counter(), (), found)
+    told = [line.split()[-1] for line in parts_report.report([ran]) if ".py" in line]
+    assert told.index("tests/test_dear.py") < told.index("tests/test_cheap.py")

@@ -17,6 +17,8 @@ from pathlib import Path
 
 VARIABLE = "PARTS_COUNTS"
 KINDS = ("nodes", "runners", "calls", "testbeds")
+CPU = "cpu"
+"""What a line with the CPU seconds of a file of tests begins with."""
 NODE = re.compile(r"supervisord started with pid")
 RUNNER = re.compile(r"spawned: '\d+' with pid")
 _last_call: tuple[str, tuple[str, ...]] | None = None
@@ -50,7 +52,29 @@ def count_node(logs: Path) -> None:
 def counted(file: Path) -> Counter[str]:
     """Return how many of each kind a file tells of."""
     found = Counter[str]()
-    for line in file.read_text().splitlines() if file.exists() else ():
-        kind, number = line.split()
-        found[kind] += int(number)
+    for kind, number, *_ in _lines(file):
+        if kind in KINDS:
+            found[kind] += int(number)
     return found
+
+
+def count_cpu(of: str, seconds: float) -> None:
+    """Note CPU seconds that the tests of a file took; nothing where nobody counts."""
+    file = os.environ.get(VARIABLE)
+    if file:
+        with open(file, "a") as lines:
+            lines.write(f"{CPU} {seconds:.2f} {of}\n")
+
+
+def cpu_of_files(file: Path) -> dict[str, float]:
+    """Return the CPU seconds of each file of tests that a file tells of."""
+    found: dict[str, float] = {}
+    for kind, number, *rest in _lines(file):
+        if kind == CPU:
+            of = " ".join(rest)
+            found[of] = found.get(of, 0.0) + float(number)
+    return found
+
+
+def _lines(file: Path) -> list[list[str]]:
+    return [line.split() for line in file.read_text().splitlines()] if file.exists() else []

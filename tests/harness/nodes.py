@@ -36,14 +36,21 @@ IN_A_ROW = 12
 
 def eventually(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     """The first true value of `condition`, polled; fails, naming `what`, after `seconds`."""
-    end = time.monotonic() + seconds
+    began = time.monotonic()
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > end:
+        waited = time.monotonic() - began
+        if waited > seconds:
             raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(0.02)
+        time.sleep(pause_s(waited))
+
+
+def pause_s(waited: float) -> float:
+    """Seconds until to ask again, after so many seconds of waiting: most questions are requests,
+    and the processors are the tests' brake."""
+    return min(0.15, max(0.02, waited / 10))
 
 
 def answered(
@@ -52,11 +59,12 @@ def answered(
     """The first answer of `ask` that is right, asked for again until then: each HTTP process of a
     gateway hears of a change in its own time. Fails with the last answer, naming `what`, after
     `seconds`."""
-    end = time.monotonic() + seconds
+    began = time.monotonic()
     while not right(found := ask()):
         told = getattr(found, "text", found)
-        assert time.monotonic() < end, f"not within {seconds:g} s: {what}; {found!r} says {told!r}"
-        time.sleep(0.02)
+        waited = time.monotonic() - began
+        assert waited < seconds, f"not within {seconds:g} s: {what}; {found!r} says {told!r}"
+        time.sleep(pause_s(waited))
     return found
 
 

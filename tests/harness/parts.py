@@ -32,7 +32,7 @@ import pytest
 from tests.conftest import RANKS, WHOLE_NODES
 from tests.harness import parts_report
 from tests.harness.blas_of_tests import of_tests
-from tests.harness.counts import VARIABLE, counted
+from tests.harness.counts import VARIABLE, counted, cpu_of_files
 from tests.harness.parts_report import Ran, tests_of
 
 ROOT = Path(__file__).parents[2]
@@ -170,7 +170,16 @@ def _run(root: Path, part: Part) -> Ran:
     told = json.loads(report.read_text()) if report.exists() else {"cpu_s": None, "left": []}
     found = tests_of(junit) if junit.exists() else ()
     numbers: Counter[str] = counted(counts)
-    return Ran(part.name, status, took_s, told["cpu_s"], tuple(told["left"]), numbers, found)
+    return Ran(
+        part.name,
+        status,
+        took_s,
+        told["cpu_s"],
+        tuple(told["left"]),
+        numbers,
+        found,
+        cpu_of_files(counts),
+    )
 
 
 def _status(said: Sequence[int]) -> int:

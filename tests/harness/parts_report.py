@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.harness.counts import KINDS
 
 SLOWEST = 10
+DEAREST = 15
 NO_CPU = "CPU seconds are not known: this system gives the processes of daemons to nobody else."
 
 
@@ -28,7 +29,7 @@ class Test:
 @dataclass(frozen=True)
 class Ran:
     """A part that has ended: pytest's exit status, seconds of the wall and of processors (None:
-    unknown), processes that it left behind, what it started, and its tests."""
+    unknown), processes that it left behind, what it started, its tests, and CPU seconds by file."""
 
     name: str
     status: int
@@ -37,6 +38,7 @@ class Ran:
     left: tuple[str, ...]
     counts: Counter[str]
     tests: tuple[Test, ...]
+    files: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def tests_of(junit: Path) -> tuple[Test, ...]:
@@ -62,6 +64,10 @@ def report(ran: Sequence[Ran]) -> Iterator[str]:
     yield f"the {SLOWEST} slowest tests:"
     for test in sorted(tests, key=lambda test: -test.took_s)[:SLOWEST]:
         yield f"  {test.took_s:7.1f} s  {test.name}"
+    dearest = sorted((-seconds, name) for one in ran for name, seconds in one.files.items())
+    yield from [f"the {DEAREST} files that took most CPU:"] if dearest else []
+    for minus_s, name in dearest[:DEAREST]:
+        yield f"  {-minus_s:7.1f} s  {name}"
     skips = Counter(test.skipped for test in tests if test.skipped)
     yield "skipped:" if skips else "skipped: none"
     for why, number in skips.most_common():
