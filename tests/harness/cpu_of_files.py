@@ -2,8 +2,8 @@
 
 What a file takes is what this process, its children and the daemons of its nodes took while the
 file's tests ran. A node that files share counts for each of them while it runs. A process that a
-test has started is found by its environment, which names pytest's worker; what neither we nor
-`endings.end` saw end is missing.
+test has started is found by its environment, which names the run and pytest's worker; what neither
+we nor `endings.end` saw end is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import psutil
 from tests.harness import endings
 from tests.harness.counts import VARIABLE, count_cpu
 
-WORKER = "PYTEST_XDIST_WORKER"
+OF_THIS_RUN = (VARIABLE, "PYTEST_XDIST_WORKER")
 
 
 class CpuOfFiles:
@@ -37,12 +37,11 @@ class CpuOfFiles:
 
 def _of_daemons_s() -> float:
     """Return the CPU seconds of living processes of this worker's tests, and of ended nodes."""
-    worker, own = os.environ.get(WORKER), os.getpid()
-    if worker is None:
-        return 0.0
+    ours, own = [os.environ.get(name) for name in OF_THIS_RUN], os.getpid()
     living_s = 0.0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.pid != own and process.environ().get(WORKER) == worker:
+            its = process.environ()
+            if process.pid != own and [its.get(name) for name in OF_THIS_RUN] == ours:
                 living_s += endings.cpu_s(process.pid)
     return living_s + sum(endings.ended_s)

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from conf.paths import bundled_models
+from tests.harness.commands import CODE, forked
 from tests.harness.node_server import card, instance, serving, state
 from tests.harness.nodes import MODEL, TREE, Node, answered, eventually, shoal
 
-CODE = "import sys; from gateway.cli.app import main; sys.exit(main())"
 WORD: list[Any] = [
     {"choices": [{"index": 0, "delta": {"content": "word"}, "finish_reason": "stop"}]},
     {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 1}},
@@ -29,16 +29,8 @@ WORD: list[Any] = [
 def typed(url: str, *words: str, say: str = "") -> subprocess.CompletedProcess[str]:
     """Run the command line of the inspected tree against the node at `url`, `say` piped in."""
     with tempfile.TemporaryDirectory(prefix="shoal-test-") as home:
-        return subprocess.run(
-            [sys.executable, "-P", "-c", CODE, *words, "--url", url],
-            cwd=home,
-            env={**os.environ, "PYTHONPATH": str(TREE), "NO_COLOR": "1", "SHOAL_HOME": home},
-            input=say,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        env = {**os.environ, "NO_COLOR": "1", "SHOAL_HOME": home}
+        return forked(*words, "--url", url, env=env, timeout=60, cwd=home, say=say)
 
 
 def told(index: int, *loaded: Any) -> dict[str, Any]:
@@ -266,6 +258,7 @@ def test_a_failed_model_is_not_called_loaded(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.proof  # tests/processes/test_waiting.py asks a node for such a model
 def test_a_broken_model_folder_fails_with_its_reason_first(node: Node) -> None:
     broken = node.home / "data" / "models" / "broken"
     shutil.copytree(bundled_models()[MODEL], broken)

@@ -11,22 +11,20 @@ from contextlib import closing
 import httpx
 import pytest
 
-from tests.harness.nodes import MODEL, Node, Stream, eventually, running_node
+from tests.harness.nodes import MODEL, Node, Stream, eventually
+from tests.harness.shared_nodes import KEYS
 
-KEYS = ("sk-of-one", "sk-of-two")
 ROWS = 32
 SOON_S = 4.0
 """Two seconds, and what a machine of two cores needs for a step of 32 rows and a prompt."""
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Node]:
-    """Start a node with two keys."""
-    with running_node(SHOAL_API_KEYS=",".join(KEYS), SHOAL_API_KEY=KEYS[0]) as made:
-        made.headers = {"Authorization": f"Bearer {KEYS[0]}"}
-        made.http.headers.update(made.headers)
-        eventually(made.ready, 30, "ready")
-        yield made
+def node(shared_keyed: Node) -> Iterator[Node]:
+    """The node with two keys; nothing is open on it when it is given back."""
+    eventually(shared_keyed.ready, 30, "ready")
+    yield shared_keyed
+    _idle(shared_keyed)
 
 
 def _idle(node: Node) -> None:

@@ -35,7 +35,7 @@ CACHED: dict[str, Callable[[Path], Any]] = {
 @pytest.fixture(scope="module")
 def littered() -> Iterator[Node]:
     """Start a node whose models folder holds every kind of what is none, and one good model."""
-    node = Node()
+    node = Node(SHOAL_PRELOAD="")
     models = node.home / "data" / "models"
     models.mkdir(parents=True)
     for kind, (make, _) in KINDS.items():

@@ -1,4 +1,5 @@
-"""Three real nodes on wires that are cut and slowed: packets are lost in silence, and come back.
+"""Two real nodes (`make prove`: three) on wires that are cut and slowed: packets are lost in
+silence, and come back.
 
 Each node is a machine of its own (`tests.harness.network_namespaces`), beyond loopback and so with
 keys. Needs root on Linux, and is skipped, saying why, where that is not given.
@@ -23,6 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 STORY = "Tell me a long story about a fish."
 LONG = {"max_tokens": 900 if PROVING else 450, "ignore_eos": True}
 COUNT = "list the integers from 1 to 30"
+NODES = 3 if PROVING else 2
 PATIENCE_S = 240.0
 SLOW_S = 0.05
 HELLO = {
@@ -35,7 +37,7 @@ HELLO = {
 @pytest.fixture(scope="module")
 def wire() -> Iterator[NetworkNamespaces]:
     try:
-        with wires(3) as made:
+        with wires(NODES) as made:
             yield made
     except NotPermitted as why:
         pytest.skip(str(why))
@@ -43,13 +45,13 @@ def wire() -> Iterator[NetworkNamespaces]:
 
 @pytest.fixture(scope="module")
 def cluster(wire: NetworkNamespaces) -> Iterator[Cluster]:
-    with running_cluster(3, wire, SHOAL_SETTLE_GRACE_S="35") as made:
+    with running_cluster(NODES, wire, SHOAL_SETTLE_GRACE_S="35") as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
 def whole(cluster: Cluster, wire: NetworkNamespaces) -> Iterator[None]:
-    """Every story begins and ends with three nodes under one holder, and nothing placed."""
+    """Every story begins and ends with all nodes under one holder, and nothing placed."""
     eventually(cluster.formed, PATIENCE_S, "one cluster before the story")
     yield
     wire.delay_s = 0.0
@@ -90,7 +92,7 @@ def test_a_cut_fails_what_crosses_it_and_heals_under_one_holder(
     crossing = others[0].stream(STORY, **LONG).flowing()
     within = lone.stream(STORY, **LONG).flowing()
     number = cluster.nodes.index(lone)
-    at = wire.cut([number], [n for n in range(3) if n != number])
+    at = wire.cut([number], [n for n in range(NODES) if n != number])
     crossing.wait(PATIENCE_S)
     assert crossing.error is not None and crossing.done and crossing.ended_at, saw(crossing)
     lost_s = crossing.ended_at - at

@@ -3,6 +3,7 @@ killed, gone on with, answered with; and over two nodes, counted at the hub."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -90,14 +91,10 @@ def weights_sent(hub: HubServer) -> int:
 def pulling(node: Node) -> list[psutil.Process]:
     """The processes of the node that pull."""
     found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        try:
-            if "worker.pulling" in process.cmdline() and (
-                process.environ().get("SHOAL_HOME") == str(node.home)
-            ):
+    for process in node.all_processes():
+        with contextlib.suppress(psutil.Error):
+            if "worker.pulling" in process.cmdline():
                 found.append(process)
-        except psutil.Error:
-            continue
     return found
 
 

@@ -113,6 +113,7 @@ def test_a_rank_that_is_killed_ends_the_test_and_is_named(cluster: Cluster) -> N
         assert (error["code"], error["rank"], error["node"]) == ("rank_lost", 1, second["node"])
 
 
+@pytest.mark.proof
 def test_one_test_at_a_time_and_an_interrupted_command_ends_its_own(cluster: Cluster) -> None:
     with endless(cluster.nodes[1]) as command:
         test = ready_test(cluster.nodes[0])

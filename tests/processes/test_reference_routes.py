@@ -236,6 +236,7 @@ def test_a_copy_goes_to_the_nodes_that_are_named_or_split_as_it_is_said(pair: Cl
     assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "layers", wrong.text
 
 
+@pytest.mark.proof  # test_traces_of_nodes.py asks another node for a trace
 def test_a_trace_and_a_capture_come_from_whichever_node_has_them(pair: Cluster) -> None:
     first, second = pair.nodes
     pair.place()

@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.harness.nodes import TREE, WITH_SPARE, Node, eventually
+from tests.harness.nodes import TREE, WITH_SPARE, Node, eventually, everywhere
 
 TINY = TREE / "conf" / "tiny"
 FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json")
@@ -56,21 +56,36 @@ def _when_asked(template: str) -> str:
 
 @pytest.fixture(scope="module")
 def hostile() -> Iterator[Node]:
-    """Start a node with hostile model folders beside its own model, and a spare runner as users
-    have it."""
+    """Start a node with model folders beside its own model that cannot be loaded, and a spare
+    runner as users have it."""
     node = Node(**WITH_SPARE)
     models = node.home / "data" / "models"
     _model(models, "endless", ENDLESS)
     _model(models, "huge", HUGE)
-    _model(models, "endless-later", _when_asked(ENDLESS))
-    _model(models, "huge-later", _when_asked(HUGE))
-    _model(models, "endless-tools", ENDLESS, for_tools=True)
     try:
         node.up()
         eventually(node.ready, 60, "ready")
         yield node
     finally:
         node.close()
+
+
+@pytest.fixture(scope="module")
+def later(node: Node) -> Iterator[Node]:
+    """The shared node, with models that are hostile only to one of their requests."""
+    models, names = node.home / "data" / "models", ("endless-later", "huge-later", "endless-tools")
+    _model(models, names[0], _when_asked(ENDLESS))
+    _model(models, names[1], _when_asked(HUGE))
+    _model(models, names[2], ENDLESS, for_tools=True)
+    everywhere(
+        lambda: httpx.get(f"{node.url}/v1/models", timeout=30).json()["data"],
+        lambda found: set(names) <= {one["id"] for one in found},
+        "each HTTP process lists them",
+    )
+    yield node
+    for name in names:
+        node.shoal("stop", name)
+        shutil.rmtree(models / name)
 
 
 def _ask(node: Node, model: str, text: str, seconds: float, **fields: object) -> httpx.Response:
@@ -153,17 +168,17 @@ def test_a_template_that_takes_too_much_fails_the_load_with_the_reason(
     ],
 )
 def test_a_template_that_takes_too_much_fails_that_request_alone(
-    hostile: Node, model: str, fields: dict[str, object]
+    later: Node, model: str, fields: dict[str, object]
 ) -> None:
-    assert _ask(hostile, model, "Hello", 60).status_code == 200
-    stream = hostile.stream("Tell me a long story.", max_tokens=400, ignore_eos=True).flowing()
-    with Peak(hostile) as peak:
-        answer = _ask(hostile, model, "Now.", MOST_S, **fields)
-        again = _ask(hostile, model, "Hello", MOST_S)
+    assert _ask(later, model, "Hello", 60).status_code == 200
+    stream = later.stream("Tell me a long story.", max_tokens=400, ignore_eos=True).flowing()
+    with Peak(later) as peak:
+        answer = _ask(later, model, "Now.", MOST_S, **fields)
+        again = _ask(later, model, "Hello", MOST_S)
     assert answer.status_code == 400, answer.text
     assert "chat template was stopped" in answer.text, answer.text
     assert again.status_code == 200, again.text
     assert peak.most - peak.before < HUGE_BYTES
     stream.wait(60)
     assert stream.error is None and stream.broken is None
-    assert hostile.chat("Hello", max_tokens=2).status_code == 200
+    assert later.chat("Hello", max_tokens=2).status_code == 200

@@ -59,7 +59,7 @@ def test_each_rank_of_a_pipeline_tells_what_it_did_and_the_parts_are_the_whole(
     three: Cluster, pipeline: dict[str, Any]
 ) -> None:
     for asker in range(3):
-        name = traced(three, asker, 200)
+        name = traced(three, asker, 60)
         raw = kept(three, asker, name, "/raw")
         trace = kept(three, asker, name)
         check_usage(raw)

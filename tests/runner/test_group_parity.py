@@ -2,10 +2,10 @@
 
 Every rank is a process on loopback, in float32 unless a name says otherwise. Requests join and
 leave while others run, some prompts begin with another one, some are computed in chunks. `make
-prove-parity` plays 56 prompts greedily and 24 with seeds on each group; `make test` a few. Greedy
-rows may part only where the two likeliest tokens are within the noise, and each line prints
-how many did. The families' random weights are scaled (`write_model`), so that gaps are seldom
-so small. So may any row of a mixture whose router scores two experts alike to the last digits.
+prove-parity` plays 56 prompts greedily and 24 with seeds on each group. Greedy rows may part only
+where the two likeliest tokens are within the noise, and each line prints how many did. The
+families' random weights are scaled (`write_model`), so that gaps are seldom so small. So may any
+row of a mixture whose router scores two experts alike to the last digits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from tests.harness.slot import ROOT, FakeGateway
 pytestmark = pytest.mark.slow
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
-PROMPTS, DRAWN = (56, 24) if PROVING else (8, 5)
+PROMPTS, DRAWN = 56, 24
 FEW = 8
 FAMILIES = MODELS | QUANTISED | ODD
 BUNDLED = "bundled"
@@ -135,11 +135,12 @@ def is_routed(
 
 BUNDLED_SHAPES = [
     pytest.param("tensor", [(0, LAYERS)] * 2, id="tensor over 2"),
-    pytest.param("pipeline", stages(LAYERS, 2), id="pipeline of 2", marks=pytest.mark.proof),
-    pytest.param("pipeline", stages(LAYERS, 3), id="pipeline of 3", marks=pytest.mark.proof),
+    pytest.param("pipeline", stages(LAYERS, 2), id="pipeline of 2"),
+    pytest.param("pipeline", stages(LAYERS, 3), id="pipeline of 3"),
 ]
 
 
+@pytest.mark.proof  # test_groups.py and test_group_spans.py play a hand of requests on both shapes
 @pytest.mark.parametrize(("sharding", "layers"), BUNDLED_SHAPES)
 def test_a_crowd_hears_from_a_group_what_one_rank_says(
     alone: Callable[[str], Alone], sharding: str, layers: Layers

@@ -177,6 +177,7 @@ def pair() -> Iterator[Callable[[], Any]]:
     yield lambda: ready_group(TINY, "pipeline", stages(LAYERS, 2))
 
 
+@pytest.mark.proof  # tests/processes/test_cluster.py kills one of a group over real nodes
 def test_a_killed_follower_ends_the_group_and_its_requests(pair: Callable[[], Any]) -> None:
     with pair() as (slots, gateway):
         stream = gateway.submit(endless("a"))
