@@ -7,7 +7,6 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +15,8 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.browsing import Tab, opened, phone, wide
 from tests.harness.nodes import ROOT, Node, eventually, kill, running_node
+
+pytestmark = pytest.mark.proof
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +113,6 @@ def test_a_pool_without_anything_says_so(tab: Tab, node: Node) -> None:
     expect(page.get_by_text("No model is in memory.")).to_be_visible()
 
 
-@pytest.mark.proof
 def test_who_waits_for_what_and_why_is_shown(tab: Tab, node: Node) -> None:
     page = tab.page
     with waiting(node):
@@ -133,7 +133,6 @@ def test_who_waits_for_what_and_why_is_shown(tab: Tab, node: Node) -> None:
     expect(page.locator(".plan-card")).to_have_count(0)
 
 
-@pytest.mark.proof
 def test_who_asks_is_listed(tab: Tab, node: Node) -> None:
     page = tab.page
     for _ in range(2):
@@ -170,7 +169,6 @@ def test_what_was_loaded_and_unloaded_is_drawn_and_listed(tab: Tab, node: Node) 
     assert [one["why"] for one in told["changes"] if one["what"] == "unloading"][-1]
 
 
-@pytest.mark.proof
 def test_a_model_is_pinned_and_unpinned_by_keyboard(tab: Tab, node: Node) -> None:
     assert ask(node, "first").status_code == 200
     page = tab.page
@@ -184,7 +182,6 @@ def test_a_model_is_pinned_and_unpinned_by_keyboard(tab: Tab, node: Node) -> Non
     eventually(lambda: pins(node) == [], 20, "it is pinned no longer")
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize(("size", "scheme"), [wide("light"), phone("dark")])
 def test_axe_finds_nothing_in_a_pool_at_work(
     browser: Browser, node: Node, axe: str, size: tuple[int, int], scheme: Any
@@ -200,7 +197,6 @@ def test_axe_finds_nothing_in_a_pool_at_work(
         assert tab.errors == []
 
 
-@pytest.mark.proof
 def test_a_gateway_that_began_anew_says_since_when_it_knows(browser: Browser, node: Node) -> None:
     assert ask(node, "first").status_code == 200
     before = node.pid("gateway")
@@ -212,21 +208,3 @@ def test_a_gateway_that_began_anew_says_since_when_it_knows(browser: Browser, no
         expect(page.get_by_text("has recorded since")).to_be_visible()
         expect(page.locator(".hours .span.ready")).to_have_count(1)
         tab.check()
-
-
-def test_a_lease_is_shown_and_asked_back(node: Node, tab: Tab, axe: str, tmp_path: Path) -> None:
-    made = node.http.post("/leases", json={"size_bytes": 64_000_000, "owner": "train.py"}).json()
-    try:
-        row = tab.page.locator("tr", has_text="train.py")
-        expect(row).to_contain_text("64 MB")
-        expect(row).to_contain_text("reef")
-        tab.page.get_by_role("button", name=f"Ask back {made['lease']}").click()
-        expect(tab.page.get_by_text("Asked train.py to release the memory.")).to_be_visible()
-        expect(row).to_contain_text("asked back for an operator")
-        tab.page.evaluate(axe)
-        found = tab.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        assert not found["violations"], found["violations"]
-        tab.page.screenshot(path=tmp_path / "leases.png")
-    finally:
-        node.http.delete(f"/leases/{made['lease']}")
-    expect(tab.page.locator("tr", has_text="train.py")).to_have_count(0)

@@ -85,6 +85,7 @@ def test_a_frozen_rank_is_named_and_its_stacks_are_kept(tab: Tab, cluster: Clust
         expect(row(tab, ready)).to_contain_text("When it stopped responding:")
 
 
+@pytest.mark.proof  # test_page_watch.py looks into one of the asked node
 def test_a_process_of_the_other_node_is_looked_into(tab: Tab, cluster: Cluster) -> None:
     other = cluster.nodes[1].node_id()
     page = tab.open("/#watch")

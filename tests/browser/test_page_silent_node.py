@@ -50,6 +50,7 @@ def test_a_cluster_is_shown_and_a_node_that_is_killed_is_said_to_be_silent(
     assert took_s < 5 * SAID_S
 
 
+@pytest.mark.proof
 def test_a_node_that_could_not_be_changed_is_named(tab: Tab, cluster: Cluster) -> None:
     page = tab.page
     cluster.nodes[1].kill()

@@ -30,6 +30,8 @@ AFTER_S = 120.0
 NAMES = ("reef", "kelp", "cove")
 KEYS = ("sk-of-one-3f9a", "sk-of-two-77c1")
 """API keys of the node that needs one, given in the environment of `shoal up`."""
+PROVIDERS_KEY = "sk-planted-of-a-provider-31f7"
+"""The key of a provider, in the environment of the empty node as `SHOAL_TEST_PLANTED`."""
 SLOWLY = 2 << 20
 """Bytes of weights per second that the first of two stores gives."""
 Left = dict[str, Any]
@@ -211,9 +213,9 @@ def shared_node(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Node]:
 
 @pytest.fixture(scope="module")
 def shared_empty(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Node]:
-    """A node with two HTTP processes and nothing loaded. Its services may be killed: they are
-    back for the next file."""
-    made = {"SHOAL_PRELOAD": "", "SHOAL_HTTP_PROCESSES": "2"}
+    """A node with two HTTP processes, a provider's key and nothing loaded. Its services may be
+    killed: they are back for the next file."""
+    made = {"SHOAL_PRELOAD": "", "SHOAL_HTTP_PROCESSES": "2", "SHOAL_TEST_PLANTED": PROVIDERS_KEY}
     yield lent.get("empty", lambda: started(Node(**made)))
     lent.check("empty", request.path.name)
 

@@ -1,4 +1,4 @@
-"""Jobs on three real nodes of two HTTP processes each: any gateway answers for each of them, a node
+"""Jobs on two real nodes: any gateway answers for each of them, a node
 that is down is named, and what it had taken goes on when it is back."""
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def three(shared_three: Cluster) -> Iterator[Cluster]:
-    yield shared_three
-    eventually(shared_three.formed, PATIENCE_S, "one cluster")
-    shared_three.clear()
+def pair(shared_pair: Cluster) -> Iterator[Cluster]:
+    yield shared_pair
+    eventually(shared_pair.formed, PATIENCE_S, "one cluster")
+    shared_pair.clear()
 
 
 def submitted(node: Node, text: str = COUNT, **more: Any) -> str:
@@ -52,28 +52,28 @@ def ended(node: Node, path: str) -> dict[str, Any]:
     return eventually(found, PATIENCE_S, f"{path} ends")
 
 
-def test_each_job_is_answered_for_by_any_gateway(three: Cluster) -> None:
-    for home in three.nodes:
+def test_each_job_is_answered_for_by_any_gateway(pair: Cluster) -> None:
+    for home in pair.nodes:
         job = submitted(home, stream=False)
         done = ended(home, f"/v1/jobs/{job}")
         assert done["status"] == "done", done
         assert "1, 2, 3" in done["result"]["choices"][0]["message"]["content"]
-        for node in three.nodes * 2:
+        for node in pair.nodes * 2:
             assert told(node, f"/v1/jobs/{job}") == done
-        elsewhere = next(node for node in three.nodes if node is not home)
+        elsewhere = next(node for node in pair.nodes if node is not home)
         assert elsewhere.http.delete(f"/v1/jobs/{job}").json()["deleted"] is True
         assert home.http.get(f"/v1/jobs/{job}").status_code == 404
 
 
-def test_a_response_in_the_background_is_read_and_stopped_at_any_gateway(three: Cluster) -> None:
-    home, *others = three.nodes
+def test_a_response_in_the_background_is_read_and_stopped_at_any_gateway(pair: Cluster) -> None:
+    home, *others = pair.nodes
     body = {"model": MODEL, "input": COUNT, "background": True, "temperature": 0}
     name = home.http.post("/v1/responses", json=body).json()["id"]
     done = ended(others[0], f"/v1/responses/{name}")
     assert done["status"] == "completed"
     streams = {
         node.http.get(f"/v1/responses/{name}?stream=true&starting_after=3").text
-        for node in three.nodes
+        for node in pair.nodes
     }
     [stream] = streams
     data = [line[6:] for line in stream.splitlines() if line.startswith("data: ")]
@@ -81,14 +81,14 @@ def test_a_response_in_the_background_is_read_and_stopped_at_any_gateway(three: 
     assert events[0]["sequence_number"] == 4 and events[-1]["response"] == done
     long = {**body, "input": "Tell me a long story.", "max_output_tokens": 3000}
     other = home.http.post("/v1/responses", json=long).json()["id"]
-    stopped = others[1].http.post(f"/v1/responses/{other}/cancel", timeout=30).json()
+    stopped = others[-1].http.post(f"/v1/responses/{other}/cancel", timeout=30).json()
     assert stopped["status"] in ("cancelled", "completed")
     assert told(home, f"/v1/responses/{other}") == stopped
 
 
 @pytest.mark.proof
-def test_a_node_that_is_killed_is_named_and_its_job_goes_on_when_it_is_back(three: Cluster) -> None:
-    home, *others = three.nodes
+def test_a_node_that_is_killed_is_named_and_its_job_goes_on_when_it_is_back(pair: Cluster) -> None:
+    home, *others = pair.nodes
     jobs = [submitted(home, x_client_id=f"c{n}") for n in range(8)]
     home.kill()
 
@@ -104,7 +104,7 @@ def test_a_node_that_is_killed_is_named_and_its_job_goes_on_when_it_is_back(thre
         done = ended(home, f"/v1/jobs/{job}")
         assert done["status"] == "done" and done["attempts"] <= 2, done
     eventually(
-        lambda: others[1].http.get(f"/v1/jobs/{jobs[0]}").status_code == 200,
+        lambda: others[-1].http.get(f"/v1/jobs/{jobs[0]}").status_code == 200,
         PATIENCE_S,
         "the others find it again",
     )

@@ -1,4 +1,4 @@
-"""Conversations and lists on three real nodes: any gateway leads a conversation, lists are of all
+"""Conversations and lists on two real nodes: any gateway leads a conversation, lists are of all
 nodes, page by page, and a node that is killed is named while all else goes on."""
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MISSING = "x-shoal-missing-nodes"
 
 
 @pytest.fixture(scope="module")
-def three(shared_three: Cluster) -> Iterator[Cluster]:
-    shared_three.nodes[0].chat("hi", max_tokens=1).raise_for_status()
-    yield shared_three
-    shared_three.clear()
+def pair(shared_pair: Cluster) -> Iterator[Cluster]:
+    shared_pair.nodes[0].chat("hi", max_tokens=1).raise_for_status()
+    yield shared_pair
+    shared_pair.clear()
 
 
 def told(node: Node, method: str, path: str, **more: Any) -> dict[str, Any]:
@@ -60,23 +60,23 @@ def response(node: Node, conversation: str, text: str) -> str:
     return made["output"][-1]["content"][0]["text"]
 
 
-def test_a_conversation_is_led_at_every_gateway(three: Cluster) -> None:
-    for home in three.nodes:
+def test_a_conversation_is_led_at_every_gateway(pair: Cluster) -> None:
+    for home in pair.nodes:
         name = told(home, "POST", "/v1/conversations", json={})["id"]
         expected: list[str] = []
-        for count, node in enumerate(three.nodes):
+        for count, node in enumerate(pair.nodes):
             text = f"List the integers from 1 to {count + 3}."
             expected += [text, response(node, name, text)]
-            for other in three.nodes:
+            for other in pair.nodes:
                 assert said(other, name) == expected
 
 
 @pytest.fixture(scope="module")
-def listed(three: Cluster) -> tuple[list[str], list[str]]:
-    """Jobs and kept answers, in the order in which they were made at three nodes by turns."""
+def listed(pair: Cluster) -> tuple[list[str], list[str]]:
+    """Jobs and kept answers, in the order in which they were made at both nodes by turns."""
     jobs: list[str] = []
     chats: list[str] = []
-    for node in three.nodes * 3:
+    for node in pair.nodes * 3:
         body = {**GREEDY, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
         asked = {"path": "/v1/chat/completions", "body": body}
         jobs.append(node.http.post("/v1/jobs", json=asked).json()["id"])
@@ -85,9 +85,9 @@ def listed(three: Cluster) -> tuple[list[str], list[str]]:
     return jobs, chats
 
 
-def test_lists_are_of_all_nodes(three: Cluster, listed: tuple[list[str], list[str]]) -> None:
+def test_lists_are_of_all_nodes(pair: Cluster, listed: tuple[list[str], list[str]]) -> None:
     jobs, chats = listed
-    for node in three.nodes:
+    for node in pair.nodes:
         for limit in (2, 100):
             for path, whole in (("/v1/jobs", jobs[::-1]), ("/v1/chat/completions", chats)):
                 found = eventually(
@@ -98,13 +98,13 @@ def test_lists_are_of_all_nodes(three: Cluster, listed: tuple[list[str], list[st
 
 @pytest.mark.proof
 def test_a_node_that_is_killed_is_named_in_lists(
-    three: Cluster, listed: tuple[list[str], list[str]]
+    pair: Cluster, listed: tuple[list[str], list[str]]
 ) -> None:
     jobs, chats = listed
-    name = told(three.nodes[2], "POST", "/v1/conversations", json={})["id"]
+    name = told(pair.nodes[1], "POST", "/v1/conversations", json={})["id"]
 
-    three.nodes[2].kill()
-    left = three.nodes[0]
+    pair.nodes[1].kill()
+    left = pair.nodes[0]
 
     def named() -> httpx.Response | None:
         answer = left.http.get("/v1/jobs?limit=100", timeout=30)
@@ -114,11 +114,11 @@ def test_a_node_that_is_killed_is_named_in_lists(
     answer = eventually(named, PATIENCE_S, "the node is missed")
     assert answer.headers[MISSING].endswith(("(down)", "(silent)"))
     assert "," not in answer.headers[MISSING]
-    there = [job for count, job in enumerate(jobs) if count % 3 != 2]
+    there = [job for count, job in enumerate(jobs) if count % 2 != 1]
     assert [one["id"] for one in answer.json()["data"] if one["id"] in jobs] == there[::-1]
     chat = left.http.get("/v1/chat/completions?order=desc&metadata[list]=this", timeout=30)
     assert MISSING in chat.headers
-    kept = [one for count, one in enumerate(chats) if count % 3 != 2]
+    kept = [one for count, one in enumerate(chats) if count % 2 != 1]
     assert [one["id"] for one in chat.json()["data"]] == kept[::-1]
     asked = {**GREEDY, "input": "hi", "conversation": name}
     refused = left.http.post("/v1/responses", json=asked, timeout=30)
@@ -126,6 +126,6 @@ def test_a_node_that_is_killed_is_named_in_lists(
     assert refused.json()["error"]["code"] in ("owner_down", "owner_silent")
     assert "node " in refused.json()["error"]["message"]
     mine = told(left, "POST", "/v1/conversations", json={})["id"]
-    assert response(left, mine, "hi") and len(said(three.nodes[1], mine)) == 2
-    three.nodes[2].up(180.0)
-    eventually(three.formed, PATIENCE_S, "one cluster again")
+    assert response(left, mine, "hi") and len(said(left, mine)) == 2
+    pair.nodes[1].up(180.0)
+    eventually(pair.formed, PATIENCE_S, "one cluster again")

@@ -55,11 +55,12 @@ def kept(cluster: Cluster, asker: int, name: str, form: str = "") -> dict[str, A
     return eventually(found, 20, f"a trace of {name}")
 
 
+@pytest.mark.proof  # tests/browser/test_page_lanes.py has a traced group of two nodes
 def test_each_rank_of_a_pipeline_tells_what_it_did_and_the_parts_are_the_whole(
     three: Cluster, pipeline: dict[str, Any]
 ) -> None:
     for asker in range(3):
-        name = traced(three, asker, 60)
+        name = traced(three, asker, 200)
         raw = kept(three, asker, name, "/raw")
         trace = kept(three, asker, name)
         check_usage(raw)
