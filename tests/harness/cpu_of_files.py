@@ -37,11 +37,12 @@ class CpuOfFiles:
 
 def _of_daemons_s() -> float:
     """Return the CPU seconds of living processes of this worker's tests, and of ended nodes."""
-    ours, own = [os.environ.get(name) for name in OF_THIS_RUN], os.getpid()
+    ours = [os.environ.get(name) for name in OF_THIS_RUN]
+    above = {os.getpid(), *(one.pid for one in psutil.Process().parents())}
     living_s = 0.0
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             its = process.environ()
-            if process.pid != own and [its.get(name) for name in OF_THIS_RUN] == ours:
+            if process.pid not in above and [its.get(name) for name in OF_THIS_RUN] == ours:
                 living_s += endings.cpu_s(process.pid)
     return living_s + sum(endings.ended_s)
