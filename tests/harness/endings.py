@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,7 +21,7 @@ from gateway.cli.node.processes import read_supervisor_pid
 
 LINUX = sys.platform == "linux"
 ended_s: list[float] = []
-"""The CPU seconds of what was ended, by `cpu_s`: one number for each call of `end`."""
+"""The CPU seconds of what has ended, by `cpu_s`: one number for each block of `noting`."""
 
 
 def cpu_s(pid: int) -> float:
@@ -36,17 +37,25 @@ def living(home: Path) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
+@contextlib.contextmanager
+def noting(home: Path) -> Iterator[None]:
+    """Note the CPU seconds of processes of a home that end while the block lasts."""
+    before_s = sum(map(cpu_s, living(home)))
+    yield
+    ended_s.append(before_s - sum(map(cpu_s, living(home))))
+
+
 def end(home: Path, paths: Paths) -> None:
     """Kill everything of a home: supervisord first, which would start the others again, then what
     it leaves, until nothing is found. Returns when all have ended."""
     supervisord = read_supervisor_pid(paths.supervisord_pid)
     found = living(home)
-    ended_s.append(sum(map(cpu_s, found)))
-    if supervisord in found:
-        _kill([supervisord])
-    while found:
-        _kill(found)
-        found = living(home)
+    with noting(home):
+        if supervisord in found:
+            _kill([supervisord])
+        while found:
+            _kill(found)
+            found = living(home)
 
 
 def _living_on_linux(home: Path) -> list[int]:

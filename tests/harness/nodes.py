@@ -25,7 +25,7 @@ from bus.process.supervisor import Supervisor
 from conf.settings import load_settings
 from tests.harness.commands import CODE, ROOT, TREE, forked
 from tests.harness.counts import count, count_node
-from tests.harness.endings import end, living
+from tests.harness.endings import end, living, noting
 
 WITH_SPARE = {"SHOAL_RUNNER__SPARE": "true"} if TREE == ROOT else {}
 """What gives a node a spare runner, which older trees do not know."""
@@ -236,7 +236,8 @@ class Node:
 
     def down(self) -> Any:
         """`shoal down`."""
-        return self.shoal("down")
+        with noting(self.home):
+            return self.shoal("down")
 
     def shoal(self, *words: str, timeout: float = 120.0) -> Any:
         """The command line, for this node."""

@@ -325,7 +325,10 @@ def test_x09_a_killed_gateway_process_has_its_requests_cancelled(
     ledger("X09 kill -9 gateway", saw=saw(stream), seconds=seconds, bound_s=5, reloaded=0)
 
 
-@pytest.mark.parametrize("service", [s for s in SERVICES if s != "gateway"])
+@pytest.mark.parametrize(
+    "service",
+    ["bus", "master", "worker", pytest.param("telemetry", marks=pytest.mark.proof)],
+)
 def test_killing_a_service_disturbs_no_stream(
     node: Node, undisturbed: Stream, ledger: Ledger, service: str
 ) -> None:
