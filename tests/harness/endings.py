@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import psutil
@@ -38,7 +38,7 @@ def living(home: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def noting(home: Path) -> Iterator[None]:
+def noting(home: Path) -> Generator[None]:
     """Note the CPU seconds of processes of a home that end while the block lasts."""
     before_s = sum(map(cpu_s, living(home)))
     yield
