@@ -48,13 +48,16 @@ AGAIN: dict[Make, float] = {
     about: 4.5,
     itself: 5.0,
     unknown: 12.0,
-    counting: 2.2,
-    arithmetic: 5.0,
-    repeat: 1.3,
-    word_games: 1.3,
-    manners: 1.3,
+    counting: 3.0,
+    arithmetic: 4.0,
+    repeat: 3.0,
+    word_games: 3.0,
+    manners: 3.0,
+    calls: 2.0,
+    parallel: 1.5,
+    objects: 2.0,
     tool_talk: 0.6,
-    memory: 0.8,
+    memory: 2.5,
 }
 """How much more of each skill when a finished model is taken up again: what people try first, and
 less of the long talks, which take most of the tokens."""
@@ -73,7 +76,7 @@ PHASES: Mapping[Phase, list[tuple[Make, float]]] = {
     "again": [
         *((make, weight * AGAIN.get(make, 1.0)) for make, weight in MIX),
         (long_memory, 0.7),
-        (recited, 40.0),
+        (recited, 25.0),
     ],
 }
 SKILLS: dict[str, Make] = {
