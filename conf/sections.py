@@ -22,7 +22,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import NoDecode
 
 from bus.process.endpoints import is_loopback
 from bus.wire.kv import KvKind, not_a_kind
@@ -41,7 +40,7 @@ def words(value: Any) -> Any:
     return value
 
 
-Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(words)]
+Words = Annotated[tuple[str, ...], BeforeValidator(words)]
 """A list of words: an array in TOML; comma-separated or a JSON array in the environment."""
 
 MOST_THREADS = 256

@@ -18,14 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
+from pydantic.functional_validators import field_validator, model_validator
 
 from bus.links.cluster_key import KeyFiles
 from bus.links.tls_files import TlsFiles
@@ -65,6 +59,7 @@ from conf.sections import (
     not_a_setting,
     put,
     variable_of,
+    words,
 )
 
 DEFAULTS_FILE = Path(__file__).parent / "default.toml"
@@ -92,15 +87,13 @@ class ProcessArguments(TypedDict):
     levels: LevelSource
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings of one node, resolved. default.toml documents them.
 
     `api_keys` are always hashes (`sha256:<hex>`). In `preload` the word `default` is replaced by
     the default model. `http_processes` is at least 1."""
 
-    model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__"
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     node_name: str
     http_host: str
@@ -234,18 +227,6 @@ class Settings(BaseSettings):
         values = flat(self.model_dump())
         return [(key, value, self._sources.get(key, "derived")) for key, value in values.items()]
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Make pydantic read only its arguments, because `load_settings` merges the layers."""
-        return (init_settings,)
-
     @field_validator("api_keys")
     @classmethod
     def _hashed(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
@@ -354,15 +335,34 @@ def _environment() -> dict[str, Any]:
     for variable in os.environ:
         if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
             continue
-        key = variable.removeprefix(PREFIX).lower().split("__")[0]
+        key = _key_of(variable)
         if key not in names and not variable.startswith(FOREIGN_PREFIXES):
             hint = meant(key, names)
             wrong = not_a_setting(key, variable, variable_of(hint) if hint else None)
             raise ConfigError(f"environment: {wrong}")
+    return {} if names.isdisjoint(map(_key_of, os.environ)) else _variables()
+
+
+def _variables() -> dict[str, Any]:
+    # this import takes 40 ms, and most commands run without such variables
+    from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError
+
+    class Environment(EnvSettingsSource):
+        def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
+            is_words = field is not None and BeforeValidator(words) in field.metadata
+            return value if is_words else super().decode_complex_value(field_name, field, value)
+
+    model = cast("type[BaseSettings]", Settings)  # the source reads only the model's fields
     try:
-        return EnvSettingsSource(Settings)()
+        return Environment(model, env_prefix=PREFIX, env_nested_delimiter="__")()
     except SettingsError as error:
         raise ConfigError(f"environment: {error}") from error
+
+
+def _key_of(variable: str) -> str:
+    """Return the first word of the key that a variable sets; empty for foreign variables."""
+    is_ours = variable[: len(PREFIX)].upper() == PREFIX
+    return variable[len(PREFIX) :].lower().split("__")[0] if is_ours else ""
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
