@@ -39,13 +39,16 @@ def tree_of(root: Path) -> str:
     fingerprint = blake2b(digest_size=4)
     for package in PACKAGES:
         for folder, below, files in os.walk(root / package):
-            below.sort()
+            below[:] = sorted(name for name in below if name != "__pycache__")
+            inside = os.path.relpath(folder, root)
             for name in sorted(files):
                 if name.endswith(SUFFIXES):
-                    path = os.path.join(folder, name)
-                    fingerprint.update(os.path.relpath(path, root).encode() + b"\0")
+                    fingerprint.update(os.path.join(inside, name).encode() + b"\0")
                     # a file that vanishes meanwhile is a change, too
-                    with contextlib.suppress(OSError), open(path, "rb") as file:
+                    with (
+                        contextlib.suppress(OSError),
+                        open(os.path.join(folder, name), "rb", buffering=0) as file,
+                    ):
                         fingerprint.update(file.read())
     return fingerprint.hexdigest()
 
