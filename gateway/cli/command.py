@@ -79,7 +79,8 @@ class Invocation:
         from gateway.cli.node.trust import trust
 
         if self.url:
-            return NodeApi(self.address(), trusted=trust(self.authorities))
+            trusted = None if self.authorities is None else trust(self.authorities)
+            return NodeApi(self.address(), trusted=trusted)
         settings = self.settings()
         api = own_api(settings)
         check_is_of(api, settings.paths)

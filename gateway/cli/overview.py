@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from bus.process.installation import shoal_version
 from conf.paths import BUNDLED_MODEL, find_paths
 from gateway.cli.command import Invocation
-from gateway.cli.node.processes import GATEWAY_LOCK, lock_holder, our_supervisord
+from gateway.cli.node.locks import GATEWAY_LOCK, lock_holder
+from gateway.cli.node.processes import our_supervisord
 from gateway.cli.output.errors import CliError, at_home
 
 if TYPE_CHECKING:

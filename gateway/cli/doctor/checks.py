@@ -33,7 +33,7 @@ from gateway.cli.doctor.check import Finding, Fix, guarded
 from gateway.cli.doctor.fixes import fix_by_adding
 from gateway.cli.doctor.mlx_checks import blas, mlx
 from gateway.cli.doctor.network_checks import traces
-from gateway.cli.node import code_mix, processes
+from gateway.cli.node import locks, processes
 from gateway.cli.node.node_api import check_is_of, own_api
 from gateway.cli.node.trust import pair_notes
 from gateway.cli.output.amounts import size
@@ -80,9 +80,9 @@ def _packages(_settings: Settings, _running: bool) -> Finding:
 
 def _code(settings: Settings, running: bool) -> Finding:
     """Check that every process of the node runs the installed code. After an update they do not."""
-    mixed = code_mix.mix(settings.paths) if running else ""
+    mixed = locks.mix(settings.paths) if running else ""
     if mixed:
-        return Finding("code", "warn", mixed, code_mix.REMEDY)
+        return Finding("code", "warn", mixed, locks.REMEDY)
     state = "every process of the node runs it" if running else "installed"
     return Finding("code", "ok", f"{installed_code()}, {state}")
 

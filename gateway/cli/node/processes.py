@@ -26,13 +26,12 @@ from bus.process.identity import known_node_id
 from bus.process.ports import addresses_of, listening, port_owner
 from conf.paths import Paths
 from conf.ports import DEFAULT_BASE_PORT, HIGHEST_BASE_PORT, PORTS, SPAN, port_of
+from gateway.cli.node.locks import is_locked, lock_holder
 from gateway.cli.output.errors import NO_NODE, REFUSED, CliError, at_home, no_node_in
 
 if TYPE_CHECKING:
     from conf.settings import Settings
 
-GATEWAY_LOCK = "gateway.role"
-"""Name of the file that the gateway locks, in the runtime folder."""
 IN_USE = "in use"
 """These words in a port's problem mean that another program uses the port."""
 
@@ -144,18 +143,6 @@ def no_node(paths: Paths) -> CliError:
     )
 
 
-def lock_holder(path: Path) -> int | None:
-    """Return the pid of the process that holds the lock of `path`; None if it is free."""
-    with contextlib.suppress(OSError), open(path) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            text = file.readline().strip()
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES) and text.isdigit():
-                return int(text)
-    return None
-
-
 def alive(leftover: Leftover) -> bool:
     """Return whether this process still runs. A later process with the same pid does not count."""
     process = leftover.process
@@ -206,7 +193,7 @@ def alone(paths: Paths) -> Generator[None]:
 def litter(paths: Paths) -> list[str]:
     """Return the names of the lock files in the runtime folder that no live process holds."""
     locks = sorted((*paths.runtime.glob("*.role"), *paths.runtime.glob("*.lock")))
-    return [path.name for path in locks if not _locked(path)]
+    return [path.name for path in locks if not is_locked(path)]
 
 
 def port_problem(host: str, port: int) -> str | None:
@@ -290,13 +277,6 @@ def move_command(settings: Settings) -> str:
     return (
         f"`shoal up --base-port {base}{'' if follows else f' --http-port {base}'}` moves all ports"
     )
-
-
-def _locked(path: Path) -> bool:
-    with contextlib.suppress(OSError), open(path) as file:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    return True
 
 
 def read_supervisor_pid(path: Path) -> int | None:

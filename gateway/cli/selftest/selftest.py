@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
+import httpx2
 import psutil
 import typer
 
@@ -98,7 +98,7 @@ class Checks:
                 yield line
         except CliError as error:
             yield self._failed(name, error.message, error.remedy)
-        except (ShoalError, OSError, ValueError, KeyError, httpx.HTTPError) as error:
+        except (ShoalError, OSError, ValueError, KeyError, httpx2.HTTPError) as error:
             yield self._failed(name, f"{type(error).__name__}: {error}", "")
         except subprocess.SubprocessError as error:
             yield self._failed(name, str(error), "")

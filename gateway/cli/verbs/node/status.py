@@ -17,7 +17,7 @@ from bus.wire.errors import ShoalError
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import ProcessReading, UndoneChange
 from gateway.cli.command import Invocation
-from gateway.cli.node import code_mix, measured_links
+from gateway.cli.node import locks, measured_links
 from gateway.cli.node.node_state import HealthSummary, NodeState
 from gateway.cli.node.processes import no_node
 from gateway.cli.output import sensors
@@ -36,7 +36,7 @@ def status(invocation: Invocation) -> None:
     address reports. Exits with 3 if the processes run but the API does not answer."""
     output = invocation.output
     running: dict[str, str] = {}
-    mixed = ""
+    installed = installed_code()
     if invocation.url:
         state, trouble = invocation.state(), ""
         name, home = state.names.get(state.node, state.node), None
@@ -50,7 +50,7 @@ def status(invocation: Invocation) -> None:
             output.detail(str(error))
             raise no_node(settings.paths) from error
         state, trouble = _state(invocation)
-        running, mixed = code_mix.running_codes(settings.paths), code_mix.mix(settings.paths)
+        running = locks.running_codes(settings.paths)
     instances: list[Instance] = [] if state is None else state.instances
     health: Mapping[str, HealthSummary] = {} if state is None else state.health
     undone = [] if state is None else _undone_changes(state)
@@ -63,7 +63,7 @@ def status(invocation: Invocation) -> None:
             "answers": state is not None,
             "processes": [_as_fields(process) for process in processes],
             "instances": [instance.model_dump(mode="json") for instance in instances],
-            "installed": installed_code(),
+            "installed": installed,
             "running": running,
             "health": {node: summary.model_dump() for node, summary in health.items()},
             "hardware": _hardware_fields(state),
@@ -90,7 +90,7 @@ def status(invocation: Invocation) -> None:
     _say_node(output, state, links)
     if not invocation.url and state is not None and _lacks_keys(invocation):
         output.say(f"warn: {NO_KEYS}")
-    _say_problems(output, mixed, state, undone)
+    _say_problems(output, locks.describe_mix(running, installed), state, undone)
     if state is None:
         raise typer.Exit(NO_NODE)
 
@@ -133,7 +133,7 @@ def _say_problems(
     undone: Sequence[tuple[str, UndoneChange]],
 ) -> None:
     if mixed:
-        output.say(f"warn: {mixed}; {code_mix.REMEDY}")
+        output.say(f"warn: {mixed}; {locks.REMEDY}")
     names: Mapping[str, str] = {} if state is None else state.names
     health: Mapping[str, HealthSummary] = {} if state is None else state.health
     for node, summary in health.items():

@@ -34,7 +34,7 @@ from conf.ports import PORTS
 from conf.settings import API_KEY, API_KEYS, LAUNCHED_BY, Settings, load_settings
 from conf.supervisord import SERVICES, remember_start, supervisord_command, write_conf, writes_venv
 from gateway.cli.command import Invocation
-from gateway.cli.node import code_mix, processes
+from gateway.cli.node import locks, processes
 from gateway.cli.node.node_api import NodeApi, own_api
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.readiness import (
@@ -264,9 +264,9 @@ def _already(invocation: Invocation, supervisor: Supervisor, wanted: Settings) -
     missed = {key: value for key, value in given.items() if value != values[key]}
     output.document({**_summary(settings, supervisor, "already running", 0.0), "not_taken": missed})
     output.say(f"{settings.node_name} is already running at {settings.url}")
-    mixed = code_mix.mix(settings.paths)
+    mixed = locks.mix(settings.paths)
     if mixed:
-        output.say(f"{mixed}; {code_mix.REMEDY}")
+        output.say(f"{mixed}; {locks.REMEDY}")
     if missed:
         there = {key: value for key, value, source in settings.rows() if source == "shoal up"}
         again = " ".join(flag_of(key, value) for key, value in {**there, **given}.items())

@@ -8,7 +8,7 @@ from bus.process.endpoints import Endpoints
 from bus.process.installation.tree import running_code
 from bus.service import role_lock
 from conf.paths import find_paths
-from gateway.cli.node.code_mix import UNTOLD, describe_mix, mix, running_codes
+from gateway.cli.node.locks import UNTOLD, describe_mix, mix, running_codes
 
 
 def test_alike_processes_are_no_mix_and_others_are_named_by_their_code() -> None:

@@ -1,20 +1,46 @@
-"""Talks to the lock files of one home: compares the code of its processes with the installed code.
+"""Talks to the disk: the files that the processes of one home lock.
 
-Each process writes its code's version and tree hash into its lock file at its start. Old versions
-of shoal do not; their processes count as running other code.
+Each process of a node locks a file of its own. It writes its pid into the file, and the version and
+tree hash of its code. So a locked file names a live process of this home and its code, and an
+unlocked file is left over from an earlier process. Old versions of shoal do not write their code;
+their processes count as running other code.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 from collections.abc import Mapping
 from pathlib import Path
 
 from bus.process.installation import installed_code
 from conf.paths import Paths
-from gateway.cli.node.processes import lock_holder
 
+GATEWAY_LOCK = "gateway.role"
+"""Name of the file that the gateway locks, in the runtime folder."""
 UNTOLD = "an older version"
 REMEDY = "run `shoal restart` to start all processes from the installed code"
+
+
+def lock_holder(path: Path) -> int | None:
+    """Return the pid of the process that holds the lock of `path`; None if it is free."""
+    with contextlib.suppress(OSError), open(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            text = file.readline().strip()
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES) and text.isdigit():
+                return int(text)
+    return None
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a live process holds the lock of `path`, or the file cannot be read."""
+    with contextlib.suppress(OSError), open(path) as file:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    return True
 
 
 def running_codes(paths: Paths) -> dict[str, str]:
