@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import msgpack
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from bus.wire import accelerators, pool
 from bus.wire.errors import BadMessage, first_problem
@@ -32,7 +32,7 @@ from bus.wire.messages import (
     weights,
 )
 from bus.wire.messages.peers import FIRST_WORDS, FIRST_WORDS_PROTOCOL
-from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message, build_validators
+from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 
 _Body = TypeVar("_Body", bound=Message)
 MAX_CONTROL_BYTES = 64 << 20
@@ -88,8 +88,6 @@ def _kinds() -> dict[str, type[Message]]:
 
 KINDS: dict[str, type[Message]] = _kinds()
 """The kinds of message that may travel in an envelope."""
-build_validators()
-_ADAPTERS = {kind: TypeAdapter(cls) for kind, cls in KINDS.items()}
 
 
 def pack(value: Any) -> bytes:
@@ -163,13 +161,13 @@ def unpack_body(cls: type[_Body], data: bytes, *, limit_bytes: int) -> _Body:
 def decode_body(kind: object, body: object) -> Message:
     """Parse the body map of a message of `kind`. Raises BadMessage, which names an unknown kind or
     field."""
-    adapter = _ADAPTERS.get(kind) if isinstance(kind, str) else None
-    if adapter is None or not isinstance(kind, str):
+    message = KINDS.get(kind) if isinstance(kind, str) else None
+    if message is None or not isinstance(kind, str):
         raise BadMessage(f"unknown kind {kind!r}")
     if kind in FIRST_WORDS and isinstance(body, dict):
-        fields = KINDS[kind].model_fields
+        fields = message.model_fields
         body = {key: value for key, value in cast(Any, body).items() if key in fields}
     try:
-        return adapter.validate_python(body)
+        return message.model_validate(body)
     except ValidationError as error:
         raise BadMessage(f"{kind}: {first_problem(error)}") from error

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bus.process.installation import PACKAGES, ROOT, SUFFIXES, running_code
+from bus.wire.messages.wire import build_validators
 
 Mark = tuple[int, int, int]
 """Modification time in ns, size, inode."""
@@ -54,6 +55,7 @@ def load(packages: Iterable[str], *, root: Path = ROOT) -> LoadedCode:
         for package in wanted:
             importlib.import_module(f"{package}.__main__")
         running_code()
+        build_validators()
     except (Exception, SystemExit) as error:
         return LoadedCode(trouble=f"{type(error).__name__}: {error}")
     finally:

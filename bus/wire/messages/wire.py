@@ -18,8 +18,8 @@ published bytes."""
 class Message(BaseModel):
     """A value that may cross a wire. A subclass that is sent alone has a `kind`.
 
-    pydantic builds the validator of a type at its first use, because a command needs only some of
-    them. Processes on the bus call `build_validators`.
+    pydantic builds the validator of a type at its first use, because a command and a runner need
+    only some of them. The zygote calls `build_validators` before it forks services.
     """
 
     model_config = ConfigDict(
@@ -28,8 +28,8 @@ class Message(BaseModel):
 
 
 def build_validators(message: type[Message] = Message) -> None:
-    """Build the validators of all imported types now: before a process forks or starts threads, and
-    not at its first message."""
+    """Build the validators of all imported types now, once for all processes that are forked
+    later."""
     message.model_rebuild()
     for subclass in message.__subclasses__():
         build_validators(subclass)

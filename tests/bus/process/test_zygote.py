@@ -105,11 +105,13 @@ _imported_app()
 import uvloop
 gc.unfreeze()
 import sqlite3, socket, zmq
+from bus.wire.codec import KINDS
 kinds = (zmq.Context, zmq.Socket, sqlite3.Connection, socket.socket, asyncio.AbstractEventLoop)
 print(json.dumps(dict(
     trouble=held.trouble, packages=sorted(held.packages), changed=held.changed(),
     threads=len(os.listdir("/proc/self/task")), files=before == sorted(os.listdir("/proc/self/fd")),
     held=[repr(one) for one in gc.get_objects() if isinstance(one, kinds)],
+    unbuilt=[kind for kind, cls in KINDS.items() if not cls.__pydantic_complete__],
     context=repr(zmq.Context._instance),
     mains=[name for name in sys.modules if name.endswith(".__main__")],
     app=app,
@@ -174,6 +176,7 @@ def test_what_is_loaded_before_a_fork_has_no_threads_sockets_loops_or_files() ->
         "threads": 1,
         "files": True,
         "held": [],
+        "unbuilt": [],
         "context": "None",
         "mains": ["bus.process.zygote.__main__"],
         "app": False,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import string
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus.process.installation import ROOT
 from bus.wire import codec
 from bus.wire.codec import (
     KINDS,
@@ -360,5 +364,32 @@ def test_an_array_that_says_it_is_huge_is_refused_without_room_for_it() -> None:
             unpack_to_gateway(data)
 
 
-def test_no_process_on_the_bus_builds_a_validator_at_its_first_message() -> None:
-    assert [kind for kind, cls in codec.KINDS.items() if not cls.__pydantic_complete__] == []
+FIRST_IN_THREADS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from bus.wire.codec import KINDS, decode_body
+from bus.wire.errors import BadMessage
+
+sys.setswitchinterval(1e-5)
+assert not any(cls.__pydantic_complete__ for cls in KINDS.values())
+
+def read(kind):
+    try:
+        return type(decode_body(kind, {"node": "n1"}))
+    except BadMessage as error:
+        return str(error)
+
+kinds = sorted(KINDS)
+with ThreadPoolExecutor(8) as threads:
+    seen = list(threads.map(read, [kind for kind in kinds for _ in range(8)]))
+assert seen == [read(kind) for kind in kinds for _ in range(8)], seen
+"""
+
+
+def test_threads_may_read_the_first_message_of_a_kind_at_once() -> None:
+    command = [sys.executable, "-P", "-c", FIRST_IN_THREADS]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, check=False, env=env
+    )
+    assert done.returncode == 0, done.stderr
