@@ -349,7 +349,7 @@ def _variables() -> dict[str, Any]:
 
     class Environment(EnvSettingsSource):
         def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
-            is_words = field is not None and BeforeValidator(words) in field.metadata
+            is_words = BeforeValidator(words) in getattr(field, "metadata", ())
             return value if is_words else super().decode_complex_value(field_name, field, value)
 
     model = cast("type[BaseSettings]", Settings)  # the source reads only the model's fields
