@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,16 @@ from pathlib import Path
 import psutil
 
 from bus.hardware.thunderbolt import reading_of
+from bus.process.supervisor import Status, SupervisedProcess
 from bus.process.tools import asked
 from bus.wire.messages.readings import ThunderboltReading
 
 VM_STAT_TIMEOUT_S = 2.0
 PROFILER_TIMEOUT_S = 20.0
+LIST_S = 3.0
+"""Seconds between two questions to supervisord on a calm node. A question costs supervisord and us
+more than all other measurements of a reading."""
+CALM: frozenset[Status] = frozenset({"running", "stopped", "exited", "fatal"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +208,26 @@ class Window:
             return 0.0
         (first_at, first), (last_at, last) = self.samples[0], self.samples[-1]
         return (last - first) / (last_at - first_at)
+
+
+class SupervisorList:
+    """supervisord's list of processes. `ask` returns the current one."""
+
+    def __init__(self, ask: Callable[[], Sequence[SupervisedProcess]]) -> None:
+        self._ask = ask
+        self._last: Sequence[SupervisedProcess] = ()
+        self._asked_at = -LIST_S
+
+    def at(self, now: float) -> Sequence[SupervisedProcess]:
+        """Return the list. The last one is reused for `LIST_S`, unless one of its processes has
+        ended, or supervisord is starting or stopping one."""
+        is_calm = all(
+            process.status in CALM and (not process.pid or is_there(process.pid))
+            for process in self._last
+        )
+        if not self._last or not is_calm or now - self._asked_at >= LIST_S:
+            self._last, self._asked_at = self._ask(), now
+        return self._last
 
 
 class Rates:
