@@ -17,6 +17,7 @@ from conf.ports import PORTS
 from conf.settings import LAUNCHED_BY, Settings, load_settings
 from worker.eviction import StoreSettings
 from worker.machine.gpu import has_cuda, has_metal
+from worker.machine.node_card import memory_bytes
 from worker.models.files import installed_families
 from worker.models.weights import Shelf, Weights, hugging_face_cache
 from worker.pulling import PullSettings, hub_of
@@ -71,6 +72,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
             float32=_float32(),
             kv=settings.runner.kv,
             hub=hub_of(os.environ.get("HF_ENDPOINT", "")),
+            memory_bytes=memory_bytes(settings.memory_bytes),
         ),
         store=StoreSettings(
             settings.paths.models, settings.store_bytes, settings.store, settings.offline

@@ -10,7 +10,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bus.models.gguf import DTYPE, ENGINE, HOW_TO_ADD, gguf_facts, read_header, weight_file
+from bus.models.gguf import (
+    DTYPE,
+    ENGINE,
+    HOW_TO_ADD,
+    GgufHeader,
+    gguf_facts,
+    read_header,
+    weight_files,
+)
 from bus.process.clock import wall
 from bus.process.memory import keep
 from bus.wire.ids import ModelId, RequestId
@@ -98,13 +106,15 @@ class LlamaRole(ServingRole):
         if not self._factories.llama_server:
             raise LlamaTrouble(f"{ENGINE} is not installed; install it: {HOW_TO_ADD}")
         folder = Path(self._spec.path)
-        file = weight_file([path.name for path in folder.iterdir()])
-        if file is None:
-            raise LlamaTrouble(f"{folder} has not exactly one GGUF file any more")
-        with open(folder / file, "rb") as stream:
-            header = read_header(stream, os.fstat(stream.fileno()).st_size)
+        files = weight_files([path.name for path in folder.iterdir()])
+        if not files:
+            raise LlamaTrouble(f"{folder} has not exactly one GGUF model any more")
+        headers: list[GgufHeader] = []
+        for file in files:
+            with open(folder / file, "rb") as stream:
+                headers.append(read_header(stream, os.fstat(stream.fileno()).st_size))
         cores = len(os.sched_getaffinity(0))
-        return launch_of(self._spec, folder / file, gguf_facts(header), self._socket, cores)
+        return launch_of(self._spec, folder / files[0], gguf_facts(*headers), self._socket, cores)
 
     def _loaded(self) -> None:
         launch = self._loop.launch

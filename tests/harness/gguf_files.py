@@ -1,4 +1,5 @@
-"""Talks to the disk: writes GGUF files: small ones, and a Qwen3 from its MLX folder."""
+"""Talks to the disk: writes GGUF files: small ones, whole or in parts, and a Qwen3 from its MLX
+folder."""
 
 from __future__ import annotations
 
@@ -33,6 +34,14 @@ Tensors = Mapping[str, tuple[int, Sequence[int], bytes]]
 """By name: the type's number, the shape (the row's length first), and the data."""
 
 
+class Number16(int):
+    """An unsigned number of 16 bits."""
+
+
+class Number32(int):
+    """A signed number of 32 bits."""
+
+
 class Signed(tuple[int, ...]):
     """An array of signed 32-bit numbers."""
 
@@ -47,6 +56,10 @@ def typed(value: Any) -> tuple[int, bytes]:
     match value:
         case bool():
             return 7, struct.pack("<?", value)
+        case Number16():
+            return 2, struct.pack("<H", value)
+        case Number32():
+            return 5, struct.pack("<i", value)
         case int():
             return (4, struct.pack("<I", value)) if value >= 0 else (11, struct.pack("<q", value))
         case float():
@@ -79,6 +92,38 @@ def gguf(metadata: Mapping[str, Any], tensors: Tensors, *, version: int = 3) -> 
     return header + bytes(-len(header) % ALIGNMENT) + b"".join(data)
 
 
+def parts(
+    metadata: Mapping[str, Any],
+    tensors: Tensors,
+    count: int,
+    stem: str = "m",
+    changed: Mapping[str, Any] | None = None,
+) -> dict[str, bytes]:
+    """Return the parts of a file by name, as `llama-gguf-split` writes them. `changed` metadata is
+    that of all parts."""
+    names = list(tensors)
+    files: dict[str, bytes] = {}
+    for number in range(count):
+        own = {name: tensors[name] for name in names[number::count]}
+        split = {
+            "split.no": Number16(number),
+            "split.count": Number16(count),
+            "split.tensors.count": Number32(len(names)),
+        }
+        split.update(changed or {})
+        name = f"{stem}-{number + 1:05}-of-{count:05}.gguf"
+        files[name] = gguf({**(metadata if number == 0 else {}), **split}, own)
+    return files
+
+
+def small_tensors(rows: int = 3) -> Tensors:
+    return {
+        "token_embd.weight": (F16, (64, rows), bytes(2 * 64 * rows)),
+        "output_norm.weight": (F32, (64,), bytes(4 * 64)),
+        "output.weight": (F16, (64, rows), bytes(2 * 64 * rows)),
+    }
+
+
 def small(**changed: Any) -> bytes:
     """Return a small file; `changed` metadata has dots in place of `__`; None leaves a key out."""
     changes = {key.replace("__", "."): value for key, value in changed.items()}
@@ -86,8 +131,9 @@ def small(**changed: Any) -> bytes:
     return gguf(metadata, {"token_embd.weight": (F16, (64, 3), bytes(2 * 64 * 3))})
 
 
-def from_qwen3(folder: Path, target: Path, *, pre: str = "qwen2") -> Path:
-    """Write the Qwen3 of an MLX folder with unquantised weights as a GGUF file in float32."""
+def from_qwen3(folder: Path, target: Path, *, pre: str = "qwen2", count: int = 1) -> Path:
+    """Write the Qwen3 of an MLX folder with unquantised weights as a GGUF file in float32, or as
+    `count` parts of one, named after the file."""
     config = json.loads((folder / "config.json").read_text())
     tensors: dict[str, tuple[int, Sequence[int], bytes]] = {}
     for name, array in weights_in(folder / "model.safetensors").items():
@@ -113,6 +159,10 @@ def from_qwen3(folder: Path, target: Path, *, pre: str = "qwen2") -> Path:
         "tokenizer.chat_template": (folder / "chat_template.jinja").read_text(),
     }  # fmt: skip
     target.parent.mkdir(parents=True, exist_ok=True)
+    if count > 1:
+        for name, data in parts(metadata, tensors, count, target.stem).items():
+            (target.parent / name).write_bytes(data)
+        return target.parent
     target.write_bytes(gguf(metadata, tensors))
     return target
 

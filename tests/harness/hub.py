@@ -116,7 +116,7 @@ class HubServer:
 
     def found(self, words: str, author: str, tag: str) -> list[dict[str, Any]]:
         """What a search tells, most downloads first. A repository of files has safetensors."""
-        every = {name: {"tags": ["safetensors"]} for name in self.repositories} | self.listed
+        every = {name: self.tagged(name) for name in self.repositories} | self.listed
         fits = [
             {"id": name, "downloads": 0, **said}
             for name, said in every.items()
@@ -125,6 +125,13 @@ class HubServer:
             and (not tag or tag in said.get("tags", ()))
         ]
         return sorted(fits, key=lambda one: -one["downloads"])
+
+    def tagged(self, repository: str) -> dict[str, Any]:
+        """What a search tells of a repository of files: the formats of its weights, and names."""
+        names = self.repositories[repository]
+        ggufs = all(name.endswith(".gguf") or not name.endswith(LFS_SUFFIXES) for name in names)
+        tag = "gguf" if ggufs and any(name.endswith(".gguf") for name in names) else "safetensors"
+        return {"tags": [tag], "siblings": [{"rfilename": name} for name in names]}
 
     def siblings(self, repository: str) -> list[dict[str, Any]]:
         """The true list of files."""

@@ -29,16 +29,21 @@ def free_bytes() -> int:
     return psutil.virtual_memory().available
 
 
-def machine_facts(memory_bytes: int, *, has_llama_server: bool = False) -> dict[str, Any]:
-    """Return this node's card entries about its machine and its software, by field. `memory_bytes`
+def memory_bytes(limit_bytes: int) -> int:
+    """Return the memory of the machine, at most `limit_bytes` (0: all), that shoal may use."""
+    total = psutil.virtual_memory().total
+    return min(total, limit_bytes) if limit_bytes else total
+
+
+def machine_facts(limit_bytes: int, *, has_llama_server: bool = False) -> dict[str, Any]:
+    """Return this node's card entries about its machine and its software, by field. `limit_bytes`
     is the most memory that shoal may use; 0: all of the machine's. With llama-server, this node
     also runs GGUF models, on its processor."""
-    total = psutil.virtual_memory().total
     version, _, tree = running_code().partition("/")
     return {
         "platform": f"{sys.platform}-{platform.machine()}",
         "cores": psutil.cpu_count() or 1,
-        "memory_bytes": min(total, memory_bytes) if memory_bytes else total,
+        "memory_bytes": memory_bytes(limit_bytes),
         "backends": (*gpu.backends(), *((f"{LLAMA_TAG}cpu",) if has_llama_server else ())),
         "cannot_run": cannot_run(gpu.missing()),
         "mlx_version": _version("mlx"),

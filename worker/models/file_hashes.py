@@ -20,7 +20,7 @@ from bus.models.lora import FOLDER
 from bus.wire.codec import pack, unpack
 from bus.wire.errors import BadMessage
 from bus.wire.messages.weights import PIECE_BYTES, FileEntry
-from worker.models.manifest import belongs, gguf_of
+from worker.models.manifest import belongs, ggufs_of
 
 MAX_ENTRY_BYTES = 256 << 20
 
@@ -190,7 +190,7 @@ def _roots(folder: Path) -> list[Path]:
 
 def _paths(folder: Path) -> Iterator[str]:
     entries = tuple(os.scandir(folder))
-    gguf = gguf_of([entry.name for entry in entries])
+    ggufs = ggufs_of([entry.name for entry in entries])
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
             for inner in os.scandir(entry.path):
@@ -200,7 +200,7 @@ def _paths(folder: Path) -> Iterator[str]:
                     yield from filter(belongs, names)
                 elif belongs(path):
                     yield path
-        elif belongs(entry.name) or entry.name == gguf:
+        elif belongs(entry.name) or entry.name in ggufs:
             yield entry.name
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from worker.models.passed_over import (
     CONFIG,
     Unfit,
-    gguf_among,
     has_weights,
     no_folder,
     too_deep,
@@ -49,11 +48,6 @@ def folder_of(name: str, folder: Path, *, bundled: bool = False) -> Found:
         return Found(name, folder, {}, unreadable(error), bundled=bundled)
 
 
-def unfit_on_disk(names: Collection[str]) -> Unfit | None:
-    """Return why a folder with these files is not a model; None if it may be one."""
-    return None if gguf_among(names) is not None else unfit_folder(names)
-
-
 def lying_in(folder: Path) -> Iterator[Found]:
     """Yield the entries of a model folder, by name; nothing if it does not exist."""
     try:
@@ -82,7 +76,7 @@ def _models_at(name: str, path: Path) -> Iterator[Found]:
     below = {n: e for n, e in entries.items() if e.is_dir() and not n.startswith(".")}
     files = entries.keys() - below.keys()
     if CONFIG in files or not below or has_weights(files):
-        yield Found(name, path, entries, unfit_on_disk(files))
+        yield Found(name, path, entries, unfit_folder(files))
     if CONFIG not in files:
         for inner, entry in below.items():
             yield _owned(f"{name}/{inner}", Path(entry.path))
@@ -94,7 +88,7 @@ def _owned(name: str, path: Path) -> Found:
     except OSError as error:
         return Found(name, path, {}, unreadable(error))
     files = {n for n, entry in entries.items() if not entry.is_dir()}
-    unfit = unfit_on_disk(files)
+    unfit = unfit_folder(files)
     if unfit is not None and CONFIG not in files and not has_weights(files):
         deeper = (n for n in entries if os.path.exists(path / n / CONFIG))
         unfit = next((too_deep(inner) for inner in deeper), unfit)
@@ -126,7 +120,7 @@ def _snapshot(name: str, repository: Path) -> Found | None:
         with contextlib.suppress(OSError):
             entries = listed(path)
             if has_weights(entries):
-                return Found(name, path, entries, unfit_on_disk(entries.keys()), cached=True)
+                return Found(name, path, entries, unfit_folder(entries.keys()), cached=True)
     return None
 
 

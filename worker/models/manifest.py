@@ -1,7 +1,8 @@
 """The list of a model's files, and the checks of a list from another node.
 
 Pure. Only files that a model is loaded from belong to it: weights, configuration, tokenizer,
-template, card, adapters; never code. A single GGUF file belongs to a model without other weights.
+template, card, adapters; never code. A GGUF file, or its parts, belong to a model without other
+weights.
 A path has at most two parts, three within `adapters/`, none hidden, so that no manifest can name a
 file outside its model's folder. The digest covers names, sizes and contents.
 """
@@ -12,7 +13,7 @@ import hashlib
 import re
 from collections.abc import Collection, Sequence
 
-from bus.models.gguf import weight_file
+from bus.models.gguf import weight_files
 from bus.models.lora import CONFIG_FILE, FOLDER, WEIGHTS_FILES, is_adapter_name
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
@@ -35,13 +36,18 @@ def belongs(path: str) -> bool:
     return path in NAMED or parts[-1].endswith(SUFFIXES)
 
 
-def gguf_of(paths: Collection[str]) -> str | None:
-    """Return the GGUF file from which a model with these files is loaded; None if there is none, or
-    if its name cannot safely be written elsewhere."""
+def is_plain(name: str) -> bool:
+    """Return whether a file with this name can safely be written below a folder of shoal."""
+    return _PART.fullmatch(name) is not None
+
+
+def ggufs_of(paths: Collection[str]) -> tuple[str, ...]:
+    """Return the GGUF file, or all its parts, from which a model with these files is loaded. Return
+    nothing if there is no such model, or if a name cannot safely be written elsewhere."""
     if any(path.endswith(".safetensors") for path in paths):
-        return None
-    file = weight_file(path for path in paths if "/" not in path)
-    return file if file is not None and _PART.fullmatch(file) else None
+        return ()
+    files = weight_files(path for path in paths if "/" not in path)
+    return files if all(map(is_plain, files)) else ()
 
 
 def piece_count(size_bytes: int) -> int:
@@ -83,9 +89,9 @@ def problem_of(manifest: Manifest, model: ModelId) -> str | None:
     if len(manifest.files) > MAX_FILES:
         return f"the list has {len(manifest.files)} files; the limit is {MAX_FILES}"
     paths = [entry.path for entry in manifest.files]
-    gguf = gguf_of(paths)
+    ggufs = ggufs_of(paths)
     for entry in manifest.files:
-        if not belongs(entry.path) and entry.path != gguf:
+        if not belongs(entry.path) and entry.path not in ggufs:
             return f"the list of files has {entry.path[:80]!r}, which is not a model file"
         if len(entry.piece_hashes) != HASH_BYTES * piece_count(entry.size_bytes):
             return f"the hashes of {entry.path} do not match its size"
@@ -96,8 +102,8 @@ def problem_of(manifest: Manifest, model: ModelId) -> str | None:
     folders = {path[:at] for path in folded for at, char in enumerate(path) if char == "/"}
     if len(set(folded)) != len(folded) or folders & set(folded):
         return "two of its paths are the same on a case-insensitive disk"
-    if gguf is None and not has_weights:
-        return "it lacks config.json or safetensors, and a single GGUF file"
+    if not ggufs and not has_weights:
+        return "it lacks config.json or safetensors, and a whole GGUF model"
     if digest_of(model, manifest.files) != manifest.digest:
         return "its digest does not match its files"
     return None

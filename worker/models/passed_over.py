@@ -2,7 +2,7 @@
 
 Pure: it takes file names and returns texts. All texts about unlisted entries are in this module. A
 model's folder has `config.json`, a tokenizer, and weights named `model*.safetensors`, as MLX's
-loader requires; or one GGUF file, for llama-server.
+loader requires; or one GGUF file or all its parts, for llama-server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from shlex import quote
 from typing import Any, NamedTuple
 
-from bus.models.gguf import is_part, weight_file
+from bus.models.gguf import is_gguf, lacking_parts, weight_files
 from bus.wire.cards import (
     NAME_CHARACTERS,
     PATH_CHARACTERS,
@@ -71,15 +71,14 @@ class UnfitModel(ValueError):
 
 def weights_among(names: Collection[str]) -> list[str]:
     """Return the weight files that would be loaded, in order: the files that MLX's loader reads, or
-    a folder's one GGUF file."""
-    weights, gguf = sorted(filter(_WEIGHTS.fullmatch, names)), gguf_among(names)
-    return weights if gguf is None else [gguf]
+    a folder's GGUF file or its parts."""
+    return list(ggufs_among(names)) or sorted(filter(_WEIGHTS.fullmatch, names))
 
 
-def gguf_among(names: Collection[str]) -> str | None:
-    """Return the GGUF file of a folder with these files; None if there is not exactly one, or if
-    the folder also has weights for MLX."""
-    return None if any(map(_WEIGHTS.fullmatch, names)) else weight_file(names)
+def ggufs_among(names: Collection[str]) -> tuple[str, ...]:
+    """Return the GGUF file, or all its parts in order, of a folder with these files. Return nothing
+    if that is not one whole model, or if the folder also has weights for MLX."""
+    return () if any(map(_WEIGHTS.fullmatch, names)) else weight_files(names)
 
 
 def has_weights(names: Iterable[str]) -> bool:
@@ -109,8 +108,10 @@ def unfit_file(name: str) -> Unfit:
 
 
 def unfit_folder(names: Collection[str]) -> Unfit | None:
-    """Return why a folder with these files is not a model for MLX; None if it may be one. This is
-    also the reason why a repository with these files cannot be pulled."""
+    """Return why a folder with these files is not a model; None if it may be one. This is also the
+    reason why a repository with these files cannot be pulled."""
+    if ggufs_among(names):
+        return None
     weights = sorted(filter(_WEIGHTS.fullmatch, names))
     if CONFIG in names and weights:
         return _missing_shards(weights) or _no_tokenizer(names)
@@ -315,17 +316,14 @@ def _gguf_alone(name: str) -> Unfit:
 
 
 def _several_ggufs(names: Sequence[str]) -> Unfit:
-    """Return why a folder with GGUF files, but not exactly one, is not listed."""
-    if is_part(names[0]):
-        remedy = f"join them: `llama-gguf-split --merge {names[0]} WHOLE.gguf`"
-        return Unfit("gguf", f"{names[0]} is one part of a GGUF file", remedy)
-    if weight_file(names) is not None:
-        remedy = "download the file with another tool into a folder of its own; or use MLX weights"
-        return Unfit("gguf", f"{names[0]} is a GGUF file, which shoal does not pull", remedy)
-    if len(names) == 1:
+    """Return why a folder with GGUF files, but not one whole model, is not listed."""
+    files = list(filter(is_gguf, names))
+    if not files:
         remedy = "download the model as .gguf"
         return Unfit("gguf", f"{names[0]} has llama.cpp's old format, from before GGUF", remedy)
-    why = f"{len(names)} GGUF files, the first of them {names[0]}; a model has one"
+    if why := lacking_parts(files):
+        return Unfit("missing_shards", why, "download the rest of the model")
+    why = f"{len(files)} GGUF files, the first of them {files[0]}; a model has one"
     return Unfit("gguf", why, "keep one of them, and move each other one into a folder of its own")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
@@ -64,7 +64,7 @@ from worker.models.passed_over import (
     Unfit,
     UnfitModel,
     adapter_beside,
-    gguf_among,
+    ggufs_among,
     goes_by,
     name_taken,
     notice_of,
@@ -211,8 +211,8 @@ class Weights:
         """Return the card, the notices about the model, and its adapters. Raises OSError,
         UnfitModel."""
         folder, weights = entry.path, weights_among(entry.entries)
-        if (file := gguf_among(entry.entries)) is not None:
-            return (*_gguf_model(entry, file), FoundAdapters())
+        if files := ggufs_among(entry.entries):
+            return (*_gguf_model(entry, files), FoundAdapters())
         if (beside := adapter_beside(entry.entries)) is not None:
             raise UnfitModel(*beside)
         if (dead := links_to_nothing(folder, filter(belongs, entry.entries))) is not None:
@@ -290,19 +290,20 @@ def _named(card: ModelCard, model: ModelId, entry: Found) -> ModelCard:
     return card.model_copy(update=facts)
 
 
-def _gguf_model(entry: Found, file: str) -> tuple[ModelCard, tuple[Unfit, ...]]:
-    """Return the card of a folder's GGUF file, and the notices. Raises OSError, UnfitModel."""
+def _gguf_model(entry: Found, files: Sequence[str]) -> tuple[ModelCard, tuple[Unfit, ...]]:
+    """Return the card of a folder's GGUF file or its parts, and the notices. Raises OSError,
+    UnfitModel."""
     notes, written_s, bad_card = notes_in(entry.path)
-    facts, digest = gguf_facts_of(entry.path / file)
-    stat = entry.entries[file].stat()
+    facts, digest = gguf_facts_of([entry.path / file for file in files])
+    stats = [entry.entries[file].stat() for file in files]
     card, notices = gguf_card(
         ModelId(entry.name),
         facts,
         path=str(entry.path),
         notes=notes,
-        size_bytes=stat.st_size,
+        size_bytes=sum(stat.st_size for stat in stats),
         digest=digest,
-        modified_at_s=int(stat.st_mtime),
+        modified_at_s=int(max(stat.st_mtime for stat in stats)),
         has_adapters=FOLDER in entry.entries,
     )
     return _dated(card, entry, written_s), _listed(bad_card, *notices)

@@ -25,6 +25,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.hf_api import ExpandModelProperty_T, ModelInfo
 from huggingface_hub.utils import build_hf_headers  # pyright: ignore[reportUnknownVariableType]
 
+from bus.models.gguf import repository_of
 from bus.wire.ids import ModelId
 from worker.pulling.failures import (
     failure_of,
@@ -35,7 +36,7 @@ from worker.pulling.failures import (
     search_failure,
     unreachable,
 )
-from worker.pulling.listing import HubListing, ListedFile, PullFailed, listing_of
+from worker.pulling.listing import HubFile, HubListing, ListedFile, PullFailed, listing_of
 from worker.pulling.searching import HubModel
 
 LIST_S = 20.0
@@ -43,8 +44,8 @@ LIST_WHOLE_S = 60.0
 MAX_LISTING_BYTES = 32 << 20
 OFFLINE = "HF_HUB_OFFLINE is set: shoal does not contact the hub"
 SHOWN: tuple[ExpandModelProperty_T, ...] = (
-    "config", "downloads", "gated", "lastModified", "library_name", "likes", "pipeline_tag",
-    "safetensors", "tags",
+    "config", "downloads", "gated", "gguf", "lastModified", "library_name", "likes",
+    "pipeline_tag", "safetensors", "siblings", "tags",
 )  # fmt: skip
 """The fields that a search requests of each model."""
 
@@ -127,9 +128,10 @@ class Hub:
         made: dict[str, str] = build_hf_headers(library_name="shoal")
         return made
 
-    def list(self, model: ModelId, revision: str) -> HubListing:
-        """Return the needed files of a repository, at a branch, tag or commit ("": the newest).
-        Raises PullFailed."""
+    def list(self, name: ModelId, revision: str, memory_bytes: int = 0) -> HubListing:
+        """Return the needed files of a model, at a branch, tag or commit ("": the newest), for a
+        node with this memory (0: no limit). Raises PullFailed."""
+        model = repository_of(name)[0]
         if constants.is_offline_mode():
             raise PullFailed("offline", OFFLINE)
         try:
@@ -168,7 +170,7 @@ class Hub:
             )
             for sibling in info.siblings or ()
         ]
-        return listing_of(model, str(info.sha), listed)
+        return listing_of(name, str(info.sha), listed, memory_bytes)
 
     def search(self, words: str, author: str, tag: str, most: int) -> list[HubModel]:
         """Return the models with a tag whose names contain the words, most downloads first. Raises
@@ -194,9 +196,10 @@ class Hub:
             raise PullFailed("changed", text) from None
         return [_hub_model(result) for result in results]
 
-    def url_of(self, listing: HubListing, path: str) -> str:
+    def url_of(self, listing: HubListing, file: HubFile) -> str:
         """Return the address of a file in a listing."""
-        return hf_hub_url(listing.model, path, revision=listing.commit, endpoint=self.address)
+        repository, path = listing.repository, file.source or file.path
+        return hf_hub_url(repository, path, revision=listing.commit, endpoint=self.address)
 
 
 def _hub_model(info: ModelInfo) -> HubModel:
@@ -204,6 +207,7 @@ def _hub_model(info: ModelInfo) -> HubModel:
     parameters: Any = info.safetensors.parameters if info.safetensors else {}
     counts = cast(dict[Any, Any], parameters) if isinstance(parameters, dict) else {}
     config: Any = vars(info).get("config")
+    gguf: Any = vars(info).get("gguf")
     changed = info.last_modified
     return HubModel(
         name=str(info.id),
@@ -216,4 +220,6 @@ def _hub_model(info: ModelInfo) -> HubModel:
         likes=info.likes or 0,
         gated=bool(info.gated),
         changed_at="" if changed is None else changed.date().isoformat(),
+        files=tuple(str(sibling.rfilename) for sibling in info.siblings or ()),
+        gguf=cast(dict[str, Any], gguf) if isinstance(gguf, dict) else {},
     )

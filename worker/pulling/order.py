@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bus.models.gguf import canonical, repository_of
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
@@ -25,7 +26,7 @@ USUAL_HUB = "https://huggingface.co"
 class PullSettings:
     """`models` is the folder of pulled models, `record` the file of background pulls. `offline`: no
     hub is contacted. `float32` and `kv` are how this node loads its models. `hub` is the address of
-    the hub for pulls."""
+    the hub for pulls. `memory_bytes`: the node's memory; 0: no limit."""
 
     models: Path
     record: Path
@@ -33,6 +34,7 @@ class PullSettings:
     float32: bool = False
     kv: KvKind = "full"
     hub: str = USUAL_HUB
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class PullOrder:
     """What to pull and to which folder. `here` is the folder of an existing model of this name ("":
     none); `margin_bytes` of the disk stay free. `holds`: after the forecast, wait for `GO`.
     `float32` and `kv` are how this node loads its models. `layers`: fetch only what a pipeline
-    stage with the layers [first, last) needs; None: everything."""
+    stage with the layers [first, last) needs; None: everything. `memory_bytes`: the node's memory,
+    by which a GGUF quantisation is chosen; 0: no limit."""
 
     model: ModelId
     revision: str
@@ -53,6 +56,7 @@ class PullOrder:
     float32: bool = False
     kv: KvKind = "full"
     layers: tuple[int, int] | None = None
+    memory_bytes: int = 0
 
 
 def order_of(fields: dict[str, Any]) -> PullOrder:
@@ -69,5 +73,7 @@ def hub_of(endpoint: str) -> str:
 
 
 def is_repository(model: ModelId) -> bool:
-    """Return whether a name has the form OWNER/NAME of a hub's repositories."""
-    return is_model_id(model) and model.count("/") == 1 and ":" not in model
+    """Return whether a name has the form OWNER/NAME of a hub's repositories, or
+    OWNER/NAME:QUANTISATION in its canonical form (`bus.models.gguf.canonical`)."""
+    _, tag = repository_of(model)
+    return is_model_id(model) and model.count("/") == 1 and tag == canonical(tag)

@@ -24,7 +24,7 @@ from worker.pulling.fetching.fetch import TELL_S, Fetch, FileHash, disk_failure
 from worker.pulling.fetching.files import MOST_SPOILT, PullFiles
 from worker.pulling.fetching.partial import Partial, pulled_revision, sweep_partial
 from worker.pulling.fetching.ranges import RangeReader
-from worker.pulling.forecast import Shelving, forecast_of
+from worker.pulling.forecast import Shelving, forecast_of, gguf_forecast_of
 from worker.pulling.hub import Hub
 from worker.pulling.listing import HubFile, HubListing, PullFailed
 from worker.pulling.order import HERE_ALREADY, PullOrder
@@ -70,7 +70,11 @@ class PullSession:
             self._check_here(listing)
             return
         reader = RangeReader(
-            order.model, listing.commit, self._hub.address, self._hub.headers(), order.connections
+            listing.repository,
+            listing.commit,
+            self._hub.address,
+            self._hub.headers(),
+            order.connections,
         )
         if order.holds:
             self._hold(listing, reader)
@@ -148,7 +152,10 @@ class PullSession:
         fetch.run(reader, self._order.connections, state_of, self._tell)
 
     def _list(self) -> HubListing:
-        return self._patiently(lambda: self._hub.list(self._order.model, self._order.revision))
+        order = self._order
+        return self._patiently(
+            lambda: self._hub.list(order.model, order.revision, order.memory_bytes)
+        )
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         """Return the answer of a hub, which is asked again after a failure. Raises PullFailed."""
@@ -175,16 +182,23 @@ class PullSession:
         self._patience.came(time.monotonic())
 
     def _forecast(self, listing: HubListing, reader: RangeReader) -> PullForecast:
-        """Return the forecast, from the small files that are read for it. Raises OSError."""
+        """Return the forecast, from the small files or the headers of GGUF files. Raises OSError,
+        and PullFailed for a GGUF file that is no language model."""
         order = self._order
         shelving = Shelving(Path(order.models), order.float32, order.kv)
+        if listing.ggufs:
+            return gguf_forecast_of(
+                listing,
+                lambda file: reader.beginning(self._hub.url_of(listing, file), file),
+                shelving,
+            )
         return forecast_of(listing, lambda file: self._small(listing, reader, file), shelving)
 
     def _small(self, listing: HubListing, reader: RangeReader, file: HubFile) -> bytes:
         """Return the content of a small file. Raises PullFailed."""
         if file in self._read:
             return self._read[file]
-        content = reader.read(self._hub.url_of(listing, file.path), file)
+        content = reader.read(self._hub.url_of(listing, file), file)
         hashed = FileHash(file)
         hashed.add(content)
         if hashed.digest() != file.digest:
@@ -257,6 +271,7 @@ class PullSession:
             done_bytes=0 if files is None else files.done_bytes,
             total_bytes=total_bytes if files is None else files.total_bytes,
             layers=self._order.layers,
+            choice="" if listing is None else listing.choice,
             received_bytes=self._received.total,
             bytes_per_s=self._received.per_s(now) if phase == "fetching" else 0.0,
             note=waits,

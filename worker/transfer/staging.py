@@ -26,7 +26,7 @@ from worker.models.file_hashes import Interrupted, Stopped, hash_pieces, hash_wh
 from worker.models.files import GrowingFiles, Origin, note_origin, sync_folder
 from worker.models.layer_bytes import SUFFIX, Layers, Range
 from worker.models.local_models import files_of, held_layers, staged_model, stages_of
-from worker.models.manifest import gguf_of, piece_hash, piece_length
+from worker.models.manifest import ggufs_of, piece_hash, piece_length
 from worker.transfer.pieces import Piece, Staged
 
 KEPT_S = 7 * 24 * 3600.0
@@ -158,7 +158,7 @@ def free_bytes(folder: Path) -> int:
 
 def _is_model(folder: Path) -> bool:
     has_weights = (folder / "config.json").exists() and any(folder.glob("*.safetensors"))
-    return has_weights or gguf_of([path.name for path in folder.glob("*")]) is not None
+    return has_weights or bool(ggufs_of([path.name for path in folder.glob("*")]))
 
 
 def _differing(actual: bytes, right: bytes) -> Iterator[int]:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from bus.models.gguf import is_gguf
 from bus.wire.messages.weights import WrongFile
 from worker.models.file_hashes import Interrupted, Stopped, held_files, opened
-from worker.models.files import gguf_facts_of, header_of, origin_of
-from worker.models.passed_over import UnfitModel, printable
+from worker.models.files import gguf_facts_of, gguf_header_of, header_of, origin_of
+from worker.models.passed_over import UnfitModel, ggufs_among, printable
 
 if TYPE_CHECKING:
     from hashlib import _Hash  # pyright: ignore[reportPrivateUsage]
@@ -78,6 +79,9 @@ def verify(folder: Path, progress: Callable[[int], None], stopped: Stopped) -> V
         what = _checked(real, expected.get(path, ""), progress, stopped)
         if what:
             wrong.append(WrongFile(path=printable(path), what=printable(what)))
+    parts = ggufs_among(here)
+    if parts and not wrong and not expected.keys() & set(parts):
+        wrong += _not_one_model([here[path] for path in parts])
     return Verdict(
         against="hashes" if expected else "headers",
         files=len(here.keys() | expected.keys()),
@@ -103,8 +107,8 @@ def _checked(real: Path, expected: str, progress: Callable[[int], None], stopped
             return f"it ended after {read:,} of {size:,} bytes"
         if not expected and real.name.endswith(".safetensors"):
             header_of(real)
-        elif not expected and real.name.lower().endswith(".gguf"):
-            gguf_facts_of(real)
+        elif not expected and is_gguf(real.name):
+            gguf_header_of(real)
     except FileNotFoundError:
         return "it was deleted during the check"
     except OSError as error:
@@ -112,6 +116,15 @@ def _checked(real: Path, expected: str, progress: Callable[[int], None], stopped
     except UnfitModel as error:
         return error.unfit.why
     return ""
+
+
+def _not_one_model(files: Sequence[Path]) -> Iterator[WrongFile]:
+    """Yield what is wrong with a GGUF file, or with its parts together, which have no hashes."""
+    try:
+        gguf_facts_of(files)
+    except (OSError, UnfitModel) as error:
+        what = error.unfit.why if isinstance(error, UnfitModel) else str(error)
+        yield WrongFile(path=printable(files[0].name), what=printable(what))
 
 
 def _hash_for(expected: str, size_bytes: int) -> _Hash:

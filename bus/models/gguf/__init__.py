@@ -1,4 +1,5 @@
-"""A GGUF file, llama.cpp's format of models: its header, and what the header says about the model.
+"""A GGUF file, llama.cpp's format of models: its name and parts, its header, and what the header
+says about the model.
 
 Pure: the caller opens the file. A header may lie. Every count, length, type and offset is checked
 before it is used, a bounded number of bytes is read, and an error says what is wrong.
@@ -14,16 +15,34 @@ from bus.models.gguf.abilities import (
     engine_of,
     missing_ability,
 )
-from bus.models.gguf.facts import GgufFacts, gguf_facts, is_part, weight_file
+from bus.models.gguf.facts import GgufFacts, gguf_facts
 from bus.models.gguf.header import BadGguf, CutGguf, GgufHeader, LongArray, read_header
+from bus.models.gguf.parts import (
+    PartName,
+    is_gguf,
+    lacking_parts,
+    part_name,
+    weight_file,
+    weight_files,
+)
+from bus.models.gguf.quantizations import (
+    FULL,
+    OLD,
+    canonical,
+    quantization_in,
+    repository_of,
+    stem_of,
+)
 from bus.models.gguf.tensors import GgufTensor
 
 __all__ = [
     "ABILITIES",
     "DTYPE",
     "ENGINE",
+    "FULL",
     "HOW_TO_ADD",
     "LLAMA_TAG",
+    "OLD",
     "BadGguf",
     "CutGguf",
     "EngineAbility",
@@ -31,10 +50,18 @@ __all__ = [
     "GgufHeader",
     "GgufTensor",
     "LongArray",
+    "PartName",
+    "canonical",
     "engine_of",
     "gguf_facts",
-    "is_part",
+    "is_gguf",
+    "lacking_parts",
     "missing_ability",
+    "part_name",
+    "quantization_in",
     "read_header",
+    "repository_of",
+    "stem_of",
     "weight_file",
+    "weight_files",
 ]

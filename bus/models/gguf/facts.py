@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bus.models.gguf.header import BadGguf, GgufHeader, LongArray, Value
+from bus.models.gguf.parts import COUNT, SUFFIX, joined
 from bus.models.gguf.tensors import FILE_TYPES
 
-SUFFIX = ".gguf"
 KV_VALUE_BYTES = 2
 MOST_LAYERS, MOST_WIDTH, MOST_CONTEXT = 4_096, 1 << 20, 1 << 28
 MOST_TEMPLATE_CHARACTERS = 1 << 20
 TOKENS, TEMPLATE = "tokenizer.ggml.tokens", "tokenizer.chat_template"
 _ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_PART = re.compile(r".*-\d{5}-of-\d{5}\.gguf", re.I)
 _NOT_TEXT: Mapping[str, str] = {
     "clip": "a vision or audio projector", "mmproj": "a vision or audio projector",
     "adapter": "a LoRA adapter", "imatrix": "an importance matrix", "vocab": "a vocabulary only",
@@ -51,26 +50,15 @@ class GgufFacts:
     template: str
 
 
-def weight_file(names: Iterable[str]) -> str | None:
-    """Return the GGUF file of a model's folder, which has exactly one; None if there is none, more
-    than one, or only a part of a model."""
-    files = [name for name in names if name.lower().endswith(SUFFIX)]
-    return files[0] if len(files) == 1 and not _PART.fullmatch(files[0]) else None
-
-
-def is_part(name: str) -> bool:
-    """Return whether a file name is that of one of several parts of a model."""
-    return _PART.fullmatch(name) is not None
-
-
-def gguf_facts(header: GgufHeader) -> GgufFacts:
-    """Return the facts of the language model that this header describes. Raises BadGguf if a fact
-    is missing or impossible, or if the file is something else."""
+def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
+    """Return the facts of the language model whose file, or whose parts in order, have these
+    headers. Raises BadGguf if a fact is missing or impossible, or if the file is something else."""
+    header = joined((first, *rest))
     metadata = header.metadata
     architecture = _text(metadata, "general.architecture")
     if not _ARCHITECTURE.fullmatch(architecture):
         raise BadGguf(f"general.architecture is {architecture[:80]!r}")
-    _check_kind(metadata, architecture)
+    _check_kind(metadata, architecture, 1 + len(rest))
     if not header.tensors:
         raise BadGguf("it has no tensors")
     layers = _count(metadata, f"{architecture}.block_count", MOST_LAYERS)
@@ -92,16 +80,18 @@ def gguf_facts(header: GgufHeader) -> GgufFacts:
     )
 
 
-def _check_kind(metadata: Mapping[str, Value], architecture: str) -> None:
-    """Raise BadGguf if the file is not a whole language model."""
+def _check_kind(metadata: Mapping[str, Value], architecture: str, files: int) -> None:
+    """Raise BadGguf if these `files` are not a whole language model."""
     for key in ("general.type", "general.architecture"):
         if (what := _NOT_TEXT.get(str(metadata.get(key)))) is not None:
             raise BadGguf(f"it is {what}, not a language model")
     if architecture in _EMBEDDERS or f"{architecture}.pooling_type" in metadata:
         raise BadGguf("it is an embedding or reranking model; shoal runs such models in MLX only")
-    parts = metadata.get("split.count", 1)
-    if parts not in (0, 1):
-        raise BadGguf(f"it is one of {parts} parts; `llama-gguf-split --merge` joins them")
+    parts = metadata.get(COUNT, 1)
+    if files == 1 and parts not in (0, 1):
+        raise BadGguf(
+            f"it is one of {parts} parts; they must be together, named NAME-00001-of-0000N{SUFFIX}"
+        )
 
 
 def _kv_bytes(

@@ -70,7 +70,7 @@ def plain_name(name: str) -> str:
     """Return a model's name without the parts that Ollama clients may add and that mean nothing to
     shoal."""
     plain = name.removesuffix(":latest")
-    for before in ("registry.ollama.ai/", "library/"):
+    for before in ("registry.ollama.ai/", "library/", "hf.co/", "huggingface.co/"):
         plain = plain.removeprefix(before)
     return plain
 

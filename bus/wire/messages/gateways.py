@@ -87,6 +87,7 @@ class RowCancelled(Message):
     found: bool
 
 
+MOST_QUANTIZATIONS = 60
 MOST_FOUND = 50
 """Maximum models that one search returns."""
 WORDS_CHARACTERS = 200
@@ -105,7 +106,8 @@ class FoundModel(Message):
     """A model of a hub that can run here, judging by the hub's list. `for_mlx`: it was made for
     MLX. `size_bytes` and `parameters` are those of its weights; 0: unknown. `quantization` is
     derived from the list; empty: unknown. `gated`: the user must accept its license on the hub.
-    `changed_at` is a date in ISO 8601; empty: unknown."""
+    `changed_at` is a date in ISO 8601; empty: unknown. `quantizations`: those of its GGUF files,
+    one of which can be pulled."""
 
     model: ModelId
     for_mlx: bool
@@ -118,6 +120,7 @@ class FoundModel(Message):
     likes: int = Field(default=0, ge=0)
     gated: bool = False
     changed_at: str = Field(default="", max_length=40)
+    quantizations: tuple[str, ...] = Field(default=(), max_length=MOST_QUANTIZATIONS)
 
 
 class SearchFound(Message):

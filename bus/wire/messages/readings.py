@@ -289,7 +289,8 @@ class PullState(Message):
     download. `claim`: present from before the first weights are requested until the pull fails or
     becomes a copy. A pull that waits for another node's pull has the figures of that pull.
     `background`: the node's disk has a record of the pull, so that it continues without clients and
-    after a restart. `layers`: only these layers [first, last) are pulled."""
+    after a restart. `layers`: only these layers [first, last) are pulled. `choice`: which
+    quantisation of a GGUF repository is pulled, and why."""
 
     model: ModelId
     phase: PullPhase
@@ -311,6 +312,7 @@ class PullState(Message):
     claim: PullClaim | None = None
     background: bool = False
     layers: tuple[int, int] | None = None
+    choice: str = ""
 
 
 class PullReading(Message):

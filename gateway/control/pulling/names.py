@@ -1,7 +1,8 @@
 """Short names for models of a hub, and the repositories that they stand for.
 
 Pure. A few names in Ollama's style stand for quantised models of mlx-community; the setting
-`pull_names` adds more. Any other name is the name of a repository.
+`pull_names` adds more. Any other name is the name of a repository, or of a GGUF quantisation of it:
+`OWNER/NAME:QUANTISATION`, which is also the name of the model once it is pulled.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from bus.models.gguf import canonical, repository_of
 from bus.wire.errors import BadRequest
 from bus.wire.ids import MODEL_ID_PATTERN, ModelId, is_model_id
 
@@ -43,8 +45,8 @@ KNOWN_NAMES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PullTarget:
-    """A repository and its revision (empty: the newest). `known_as` is its short name in the table;
-    empty if the repository itself was named."""
+    """A repository, or a quantisation of one, and its revision (empty: the newest). `known_as` is
+    its short name in the table; empty if the repository itself was named."""
 
     model: ModelId
     revision: str = ""
@@ -65,7 +67,8 @@ def known_repository(name: str, names: Mapping[str, str]) -> ModelId | None:
 
 
 def pull_target(text: str, revision: str, names: Mapping[str, str]) -> PullTarget:
-    """Return the pull target of a name, with or without `@REVISION`. Raises BadRequest."""
+    """Return the pull target of a name, with or without `:QUANTISATION` and `@REVISION`. Raises
+    BadRequest."""
     name, _, in_name = text.strip().partition("@")
     for prefix in (*HUB_PREFIXES, "library/"):
         name = name.removeprefix(prefix)
@@ -78,29 +81,32 @@ def pull_target(text: str, revision: str, names: Mapping[str, str]) -> PullTarge
     if repository is not None:
         return PullTarget(repository, revision, name.lower())
     plain = name.removesuffix(":latest").rstrip("/")
-    if "/" not in plain or ":" in plain or not is_model_id(plain):
+    if "/" not in plain or not is_model_id(plain):
         problem = (
             f"{text[:120]!r} is neither a hub repository (OWNER/NAME, such as "
-            f"mlx-community/Qwen3-4B-4bit) nor a known short name ({_some(names)})"
+            "mlx-community/Qwen3-4B-4bit, or OWNER/NAME:QUANTISATION for GGUF) nor a known short "
+            f"name ({_some(names)})"
         )
         raise BadRequest(problem, field="model")
-    return PullTarget(ModelId(plain), revision)
+    repository, tag = repository_of(plain)
+    return PullTarget(ModelId(f"{repository}:{canonical(tag)}") if tag else repository, revision)
 
 
 def demanded_repository(
     name: str, names: Mapping[str, str], patterns: Sequence[str]
 ) -> ModelId | None:
-    """Return the repository to pull for a request for a missing model, if the repository matches
-    one of the `patterns` (shell wildcards). Otherwise, and for a name with a revision, return None.
-    """
+    """Return the model to pull for a request for a missing model, if its name or its repository
+    matches one of the `patterns` (shell wildcards). Otherwise, and for a name with a revision,
+    return None."""
     if not patterns or "@" in name:
         return None
     try:
         model = pull_target(name, "", names).model
     except BadRequest:
         return None
-    folded = model.casefold()
-    return model if any(fnmatchcase(folded, pattern.casefold()) for pattern in patterns) else None
+    folded = {model.casefold(), repository_of(model)[0].casefold()}
+    allowed = (fnmatchcase(name, pattern.casefold()) for pattern in patterns for name in folded)
+    return model if any(allowed) else None
 
 
 def is_revision(text: str) -> bool:

@@ -48,10 +48,10 @@ _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR":
 
 
 def model_of(name: str) -> ModelId:
-    """Return the requested model, without `:latest` and `library/`.
+    """Return the requested model, without `:latest`, `library/` and `hf.co/`.
 
-    Raises BadRequest for an invalid name. For a name from another registry (`hf.co/a/b:Q4`), raises
-    the 404 of an unknown model, because no model of shoal can have such a name.
+    Raises BadRequest for an invalid name. For a name from another registry (`ghcr.io/a/b:1`),
+    raises the 404 of an unknown model, because no model of shoal can have such a name.
     """
     if not name:
         raise BadRequest("model is required", field="model")

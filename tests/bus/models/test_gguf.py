@@ -17,7 +17,6 @@ from bus.models.gguf import (
     gguf_facts,
     missing_ability,
     read_header,
-    weight_file,
 )
 from bus.models.gguf.header import MOST_BYTES, READ_BYTES
 from bus.models.gguf.tensors import TYPES
@@ -169,13 +168,6 @@ def test_random_bytes_are_refused(data: bytes, begins_well: bool) -> None:
 def test_types_have_whole_blocks() -> None:
     assert all(kind.values and kind.size_bytes for kind in TYPES.values())
     assert len({kind.name for kind in TYPES.values()}) == len(TYPES)
-
-
-def test_a_folder_has_one_file_of_weights() -> None:
-    assert weight_file(["a.gguf", "README.md"]) == "a.gguf"
-    assert weight_file(["a.gguf", "b.GGUF"]) is None
-    assert weight_file(["a-00001-of-00002.gguf"]) is None
-    assert weight_file(["README.md"]) is None
 
 
 NEEDS: dict[str, dict[str, Any]] = {

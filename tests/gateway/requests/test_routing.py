@@ -54,6 +54,10 @@ def test_latest_is_ollamas_word_for_the_only_one() -> None:
     assert model_named("shoal-tiny:latest", MODELS) == "shoal-tiny"
     assert model_named("library/shoal-tiny", MODELS) == "shoal-tiny"
     assert model_named("registry.ollama.ai/library/shoal-tiny:latest", MODELS) == "shoal-tiny"
+    both = [ModelId("o/r:Q4_K_M"), ModelId("o/r:Q8_0")]
+    for name in ("o/r:Q4_K_M", "hf.co/o/r:Q4_K_M", "huggingface.co/o/r:q4_k_m", "r:q4_k_m"):
+        assert model_named(name, both) == "o/r:Q4_K_M"
+    assert model_named("o/r", both) is None
 
 
 def test_the_last_part_of_a_name_is_enough_when_only_one_has_it() -> None:

@@ -12,9 +12,9 @@ from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import NodeReading
 from master.placement import PlacementSpec, RunnerSizing, place
 from master.placement.capacity import NodeCapacity
-from tests.harness.gguf_files import small
+from tests.harness.gguf_files import SMALL, parts, small, small_tensors
 from worker.models.file_hashes import held_files
-from worker.models.manifest import gguf_of
+from worker.models.manifest import ggufs_of
 from worker.models.weights import Shelf, Weights
 from worker.verifying.checks import verify
 
@@ -82,7 +82,7 @@ def test_a_bad_file_is_told_with_its_remedy(
 def test_the_file_belongs_to_the_model_for_copies_and_checks(tmp_path: Path) -> None:
     folder = made(tmp_path / "small")
     assert [held.path for held in held_files(folder)] == ["m.Q4_K_M.gguf"]
-    assert gguf_of(["a.gguf", "model.safetensors"]) is None
+    assert ggufs_of(["a.gguf", "model.safetensors"]) == ()
     assert not verify(folder, lambda _: None, lambda: False).wrong
     (folder / "m.Q4_K_M.gguf").write_bytes(small()[:-5])
     (wrong,) = verify(folder, lambda _: None, lambda: False).wrong
@@ -115,3 +115,54 @@ def test_a_node_with_llama_server_gets_the_model_with_its_own_overhead(tmp_path:
     assert not isinstance(placement, Refusal)
     (rank,) = placement.ranks  # pyright: ignore
     assert rank.copy.backend == "llamacpp-cpu" and rank.need.overhead == 1.10
+
+
+def made_in_parts(folder: Path, changed: dict[str, object] | None = None) -> dict[str, Path]:
+    folder.mkdir(parents=True)
+    files = parts(SMALL, small_tensors(), 3, changed=changed)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return {name: folder / name for name in files}
+
+
+def test_a_model_in_parts_is_one_model_with_the_sizes_of_all(tmp_path: Path) -> None:
+    files = made_in_parts(tmp_path / "split")
+    card = card_of(tmp_path)
+    assert (card.model, card.quantization, card.layers) == ("split", "Q4_K_M", 2)
+    assert card.size_bytes == sum(path.stat().st_size for path in files.values())
+    assert card.weights_bytes == 2 * 384 + 256 and card.parameters == 2 * 192 + 64
+    assert [held.path for held in held_files(tmp_path / "split")] == sorted(files)
+    assert not verify(tmp_path / "split", lambda _: None, lambda: False).wrong
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    files = made_in_parts(tmp_path / "split")
+    files["m-00002-of-00003.gguf"].unlink()
+    (entry,) = looked(tmp_path).passed_over
+    assert entry.reason == "missing_shards"
+    assert entry.why == "m-00002-of-00003.gguf is missing"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"split.no": 0}, "part 2 of 3 has split.no = 0; the files here need 1"),
+        ({"split.count": 4}, "part 1 of 3 has split.count = 4; the files here need 3"),
+        ({"split.tensors.count": 9}, "part 1 of 3 has split.tensors.count = 9"),
+    ],
+)
+def test_a_part_of_another_file_is_named(
+    tmp_path: Path, changed: dict[str, object], said: str
+) -> None:
+    made_in_parts(tmp_path / "split", changed)
+    (entry,) = looked(tmp_path).passed_over
+    assert entry.reason == "bad_weights" and said in entry.why
+    (wrong,) = verify(tmp_path / "split", lambda _: None, lambda: False).wrong
+    assert said in wrong.what
+
+
+def test_parts_of_two_models_are_no_model(tmp_path: Path) -> None:
+    files = made_in_parts(tmp_path / "split")
+    (tmp_path / "split" / "other-00001-of-00001.gguf").write_bytes(small())
+    (entry,) = looked(tmp_path).passed_over
+    assert entry.reason == "gguf" and "4 GGUF files" in entry.why and len(files) == 3

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.models.folders import unfit_on_disk
 from worker.models.passed_over import (
     printable,
     unfit_family,
@@ -19,11 +18,10 @@ SHARDS = [f"model-{n:05}-of-00003.safetensors" for n in (1, 2, 3)]
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ({"a.gguf"}, "GGUF"),
         ({"a.gguf", "b.gguf"}, "2 GGUF files"),
-        ({"m-00001-of-00002.gguf", "m-00002-of-00002.gguf"}, "llama-gguf-split"),
+        ({"m-00001-of-00002.gguf"}, "m-00002-of-00002.gguf is missing"),
+        ({"m-00001-of-00002.gguf", "a.gguf"}, "2 GGUF files"),
         ({"a.ggml"}, "old format"),
-        ({"config.json", "a.gguf"}, "does not pull"),
         ({"adapter_config.json", "adapters.safetensors"}, "LoRA"),
         ({"adapter_config.json", "adapter_model.bin"}, "adapters/NAME"),
         ({"config.json", "model.safetensors.incomplete"}, "incomplete download"),
@@ -58,11 +56,12 @@ def test_a_folder_with_all_of_a_models_files_is_fit() -> None:
     assert unfit_folder({"config.json", *SHARDS, *more}) is None
 
 
-def test_a_folder_with_one_gguf_file_may_be_a_model() -> None:
-    assert unfit_on_disk({"a.Q4_K_M.gguf", "README.md"}) is None
+def test_a_folder_with_one_gguf_file_or_all_its_parts_may_be_a_model() -> None:
+    assert unfit_folder({"m-00001-of-00002.gguf", "m-00002-of-00002.gguf"}) is None
+    assert unfit_folder({"a.Q4_K_M.gguf", "README.md"}) is None
     assert weights_among({"config.json", "a.GGUF"}) == ["a.GGUF"]
     assert weights_among({"model.safetensors", "old.gguf"}) == ["model.safetensors"]
-    assert unfit_on_disk({"a.gguf", "b.gguf"}) is not None
+    assert unfit_folder({"a.gguf", "b.gguf"}) is not None
 
 
 def test_a_file_by_itself_is_told_by_what_it_is() -> None:

@@ -356,8 +356,8 @@ def test_a_link_in_the_partial_folder_is_not_followed(hub: HubServer, models: Pa
 
 
 def test_a_model_that_is_no_model_is_refused_with_the_way_out(hub: HubServer, models: Path) -> None:
-    hub.repositories[REPOSITORY] = {"config.json": b"{}", "model.gguf": b"GGUF"}
-    assert "GGUF" in failed(pull(hub, models), "unfit").message
+    hub.repositories[REPOSITORY] = {"config.json": b"{}", "pytorch_model.bin": b"x"}
+    assert "not safetensors" in failed(pull(hub, models), "unfit").message
     hub.repositories[REPOSITORY] = {"config.json": b"{}", "pytorch_model.bin": b"x"}
     assert "safetensors" in failed(pull(hub, models), "unfit").message
 

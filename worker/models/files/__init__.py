@@ -6,7 +6,7 @@ a model that is still being fetched. It does not search for models, and does not
 
 from worker.models.files.card_file import notes_in
 from worker.models.files.families import Families, installed_families
-from worker.models.files.gguf import gguf_facts_of
+from worker.models.files.gguf import gguf_facts_of, gguf_header_of
 from worker.models.files.growing import (
     FILES,
     GrowingFiles,
@@ -41,6 +41,7 @@ __all__ = [
     "Tensor",
     "config_in",
     "gguf_facts_of",
+    "gguf_header_of",
     "grown_bytes",
     "header_of",
     "installed_families",

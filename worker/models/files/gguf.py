@@ -1,29 +1,47 @@
-"""Talks to the disk: reads the header of a model's GGUF file."""
+"""Talks to the disk: reads the headers of a model's GGUF file, or of its parts."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from bus.models.gguf import BadGguf, CutGguf, GgufFacts, gguf_facts, read_header
+from bus.models.gguf import BadGguf, CutGguf, GgufFacts, GgufHeader, gguf_facts, read_header
 from worker.models.files.headers import refuse_pointer
 from worker.models.passed_over import UnfitModel
 
 ANOTHER = "download it again, or use another quantisation of the model"
 
 
-def gguf_facts_of(path: Path) -> tuple[GgufFacts, str]:
-    """Return the facts of a file's header and the digest of the header. Raises OSError,
-    UnfitModel."""
+def gguf_facts_of(paths: Sequence[Path]) -> tuple[GgufFacts, str]:
+    """Return the facts of a model whose file, or whose parts in order, are `paths`, and the digest
+    of the headers. Raises OSError, UnfitModel."""
+    headers: list[GgufHeader] = []
+    digest = sha256()
+    for path in paths:
+        header, data = gguf_header_of(path)
+        headers.append(header)
+        digest.update(data)
+    try:
+        return gguf_facts(*headers), digest.hexdigest()
+    except BadGguf as error:
+        raise _unusable(paths[0], error) from error
+
+
+def gguf_header_of(path: Path) -> tuple[GgufHeader, bytes]:
+    """Return a file's header, and its bytes. Raises OSError, UnfitModel."""
     refuse_pointer(path)
     try:
         with open(path, "rb") as file:
             header = read_header(file, os.fstat(file.fileno()).st_size)
             file.seek(0)
-            digest = sha256(file.read(header.data_at)).hexdigest()
-        return gguf_facts(header), digest
+            return header, file.read(header.data_at)
     except CutGguf as error:
         raise UnfitModel("cut", f"{path.name} cannot be used: {error}", ANOTHER) from error
     except BadGguf as error:
-        raise UnfitModel("bad_weights", f"{path.name} cannot be used: {error}", ANOTHER) from error
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: BadGguf) -> UnfitModel:
+    return UnfitModel("bad_weights", f"{path.name} cannot be used: {error}", ANOTHER)

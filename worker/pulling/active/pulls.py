@@ -138,7 +138,9 @@ class Pulls:
             pull.from_hub.add(question.question)
         self._board.pulls.append(pull)
         if not may_be_asked:
-            text = f"{question.model} is not a repository name of the form OWNER/NAME"
+            text = (
+                f"{question.model} is not a repository name of the form OWNER/NAME[:QUANTISATION]"
+            )
             self._board.fail(pull, "bad_name", text)
         elif same is not None and same.revision != question.revision:
             other = same.revision or "the newest"
@@ -269,6 +271,7 @@ class Pulls:
             float32=settings.float32,
             kv=settings.kv,
             layers=pull.layers,
+            memory_bytes=settings.memory_bytes,
         )
         if pull.goes:
             pull.begin()

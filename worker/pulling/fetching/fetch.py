@@ -56,7 +56,7 @@ class Fetch:
         listing: HubListing,
         files: PullFiles,
         partial: Partial,
-        url_of: Callable[[HubListing, str], str],
+        url_of: Callable[[HubListing, HubFile], str],
         received: ReceivedBytes,
         patience: Patience,
     ) -> None:
@@ -166,7 +166,7 @@ class Fetch:
     def _fetch(self, reader: RangeReader, file: HubFile, runs: list[PieceRun]) -> None:
         """Fetch the run in `runs`; if the hub answers with the whole file, a run that streams it is
         added. Raises PullFailed, OSError."""
-        (run,), url = runs, self._url_of(self._listing, file.path)
+        (run,), url = runs, self._url_of(self._listing, file)
         with reader.opened(url, file, run.begin, run.end) as answer:
             if (answer.begin, answer.end) != (run.begin, run.end) and not run.streams:
                 with self._changed:

@@ -8,10 +8,12 @@ redirects are followed, never from https to http, and the token goes only to the
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
 
 import httpx
 
@@ -19,7 +21,12 @@ from bus.wire.ids import ModelId
 from worker.pulling.failures import failure_of, gated, no_repository, retry_after_of, unreachable
 from worker.pulling.listing import HubFile, PullFailed
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 REDIRECTS = 6
+HEAD_BYTES = 2 << 20
+"""Bytes that one request for the beginning of a large file reads."""
 CHUNK_BYTES = 256 << 10
 TIMEOUT = httpx.Timeout(30.0, connect=15.0, pool=60.0)
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
@@ -79,6 +86,11 @@ class RangeReader:
         """Return the whole of a small file. Raises PullFailed."""
         with self.opened(url, file, 0, file.size_bytes) as answer:
             return b"".join(answer.parts())
+
+    def beginning(self, url: str, file: HubFile) -> BinaryIO:
+        """Return a stream that reads a file in order, by requests for its ranges. Reading raises
+        PullFailed."""
+        return io.BufferedReader(_Ranges(self, url, file), HEAD_BYTES)
 
     def close(self) -> None:
         self._http.close()
@@ -154,3 +166,34 @@ class RangeReader:
             return no_repository(self._model, self._hub, status, has_token=has_token)
         waits_s = retry_after_of(answer.headers, time.time())
         return failure_of(status, waits_s, self._model, self._hub)
+
+
+class _Ranges(io.RawIOBase):
+    """A file of a hub as a stream; each read is one request."""
+
+    def __init__(self, reader: RangeReader, url: str, file: HubFile) -> None:
+        self._reader = reader
+        self._url = url
+        self._file = file
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        """Fill a buffer with the next bytes; return their number, 0 at the end. Raises
+        PullFailed."""
+        view = memoryview(buffer).cast("B")
+        begin, end = self._at, min(self._at + len(view), self._file.size_bytes)
+        if begin == end:
+            return 0
+        with self._reader.opened(self._url, self._file, begin, end) as answer:
+            at = answer.begin
+            for part in answer.parts():
+                fresh = part[max(0, begin - at) : max(0, end - at)]
+                view[self._at - begin : self._at - begin + len(fresh)] = fresh
+                self._at += len(fresh)
+                at += len(part)
+                if self._at == end:
+                    break
+        return self._at - begin

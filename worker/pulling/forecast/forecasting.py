@@ -11,13 +11,16 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
+from bus.models.cards import Notes
 from bus.models.embedding_models import embedding_model
+from bus.models.gguf import BadGguf, gguf_facts, read_header
 from bus.wire.cards import ModelCard
 from bus.wire.kv import KvKind
 from bus.wire.messages.readings import PullForecast
 from worker.models.files import installed_families
+from worker.models.model_card import gguf_card
 from worker.models.passed_over import CONFIG, weights_among
 from worker.pulling.fetching.files import PullFiles
 from worker.pulling.fetching.partial import pieces_here
@@ -28,6 +31,8 @@ MAX_CONFIG_BYTES = 16 << 20
 
 ReadFile = Callable[[HubFile], bytes]
 """Returns the whole content of a small file in the listing. Raises PullFailed."""
+OpenFile = Callable[[HubFile], BinaryIO]
+"""Returns a stream that reads a file from its beginning. Reading raises PullFailed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,36 @@ def forecast_of(listing: HubListing, read: ReadFile, shelving: Shelving) -> Pull
         why = f"its {CONFIG} has no {error.args[0]}"
     except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         why = f"its {CONFIG} cannot be read as that of a language model: {error}"
+    return _forecast(listing, shelving, card, why, no_speed)
+
+
+def gguf_forecast_of(listing: HubListing, open_file: OpenFile, shelving: Shelving) -> PullForecast:
+    """Return the forecast of a GGUF model, from the headers of its files, with exact sizes. Raises
+    PullFailed if its header says that shoal cannot run it; OSError."""
+    files, card, why = listing.ggufs, None, ""
+    try:
+        headers = [read_header(open_file(file), file.size_bytes) for file in files]
+        card, _ = gguf_card(
+            listing.model,
+            gguf_facts(*headers),
+            path=str(shelving.models / listing.model),
+            notes=Notes(),
+            size_bytes=sum(file.size_bytes for file in files),
+            digest="",
+            modified_at_s=0,
+            has_adapters=False,
+        )
+    except BadGguf as error:
+        text = f"{listing.model} cannot be run here: {files[0].path}: {error}"
+        raise PullFailed("unfit", text) from error
+    except PullFailed as failure:
+        why = failure.message
+    return _forecast(listing, shelving, card, why, "")
+
+
+def _forecast(
+    listing: HubListing, shelving: Shelving, card: ModelCard | None, why: str, no_speed: str
+) -> PullForecast:
     have_bytes = PullFiles(listing, pieces_here(shelving.models, listing)).done_bytes
     return PullForecast(
         card=card,

@@ -16,7 +16,7 @@ from bus.wire.messages.gateways import AskSearch, SearchFound, SearchRefused
 from worker.models.files import installed_families
 from worker.pulling.hub import Hub
 from worker.pulling.listing import PullFailed
-from worker.pulling.searching.found import MLX, SAFETENSORS, found_models
+from worker.pulling.searching.found import GGUF, MLX, SAFETENSORS, HubModel, found_models
 
 MORE = 2
 """This many models are listed for each model wanted, because some of them cannot run on this node.
@@ -25,14 +25,12 @@ MORE = 2
 
 def search(question: AskSearch) -> SearchFound | SearchRefused:
     """Return models of the hub in this process's environment: first those made for MLX, then, if
-    these are too few, others with safetensors."""
-    hub = Hub()
+    these are too few, others with safetensors, then those in GGUF."""
+    hub, listed = Hub(), list[HubModel]()
     try:
-        listed = hub.search(question.words, question.author, MLX, question.limit * MORE)
-        if len(listed) < question.limit * MORE:
-            listed += hub.search(
-                question.words, question.author, SAFETENSORS, question.limit * MORE
-            )
+        for tag in (MLX, SAFETENSORS, GGUF):
+            if len(listed) < question.limit * MORE:
+                listed += hub.search(question.words, question.author, tag, question.limit * MORE)
     except PullFailed as failure:
         return SearchRefused(
             reason=failure.reason, message=failure.message, retry_after_s=failure.retry_after_s

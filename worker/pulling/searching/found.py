@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from bus.models.embedding_models import is_encoder
 from bus.wire.ids import ModelId, is_model_id
-from bus.wire.messages.gateways import FoundModel
+from bus.wire.messages.gateways import MOST_QUANTIZATIONS, FoundModel
+from worker.pulling.choosing import gguf_offers
 
 MLX = "mlx"
 SAFETENSORS = "safetensors"
+GGUF = "gguf"
 TASKS = {
     "": "text",
     "text-generation": "text",
@@ -40,7 +42,7 @@ Runs = Callable[[Mapping[str, Any]], bool]
 @dataclass(frozen=True, slots=True)
 class HubModel:
     """A model in a hub's list. `task` is its purpose; `counts` are its numbers of values, by
-    safetensors type."""
+    safetensors type. `files` are the paths of its files, `gguf` the facts of its GGUF files."""
 
     name: str
     tags: frozenset[str]
@@ -52,6 +54,8 @@ class HubModel:
     likes: int
     gated: bool
     changed_at: str
+    files: tuple[str, ...] = ()
+    gguf: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def found_models(
@@ -72,13 +76,17 @@ def _judge(model: HubModel, runs: Runs) -> FoundModel | None:
     """Return the facts about a model; None if it does not run here."""
     for_mlx = MLX in model.tags or model.library.casefold() == MLX
     has_weights = for_mlx or SAFETENSORS in model.tags or bool(model.counts)
+    offers = gguf_offers(dict.fromkeys(model.files, 0))
     makes = TASKS.get(model.task)
-    if not has_weights or makes is None or not is_model_id(model.name):
+    if not (has_weights or offers) or makes is None or not is_model_id(model.name):
         return None
-    model_type = model.config.get("model_type")
+    config = model.config if has_weights else {"model_type": model.gguf.get("architecture")}
+    model_type = config.get("model_type")
     family = model_type if isinstance(model_type, str) else ""
     is_vectors = makes == "embedding" or is_encoder(family)
-    if not is_encoder(family) and not runs(model.config):
+    if not has_weights and is_vectors:
+        return None  # shoal runs embedding models in MLX only
+    if has_weights and not is_encoder(family) and not runs(config):
         return None
     bits = _bits(model)
     return FoundModel(
@@ -88,12 +96,19 @@ def _judge(model: HubModel, runs: Runs) -> FoundModel | None:
         makes="embedding" if is_vectors else "text",
         quantization=_quantization(model, bits)[:100],
         size_bytes=sum(count * WIDTHS.get(kind, 1) for kind, count in model.counts.items()),
-        parameters=_parameters(model, bits),
+        parameters=_parameters(model, bits) or _count(model.gguf.get("total")),
         downloads=max(0, model.downloads),
         likes=max(0, model.likes),
         gated=model.gated,
         changed_at=model.changed_at[:40],
+        quantizations=tuple(
+            dict.fromkeys(offer.quantization for offer in offers if offer.quantization)
+        )[:MOST_QUANTIZATIONS],
     )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _quant(model: HubModel) -> Mapping[str, Any]:

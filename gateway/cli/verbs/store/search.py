@@ -47,15 +47,26 @@ def search(
     for model in answer["models"]:
         if model["gated"]:
             output.note(f"{model['model']} is gated: accept its license at {answer['hub']}")
+    for model in answer["models"]:
+        if model["quantizations"]:
+            names = ", ".join(model["quantizations"])
+            output.note(f"{model['model']} has {names}: pull one as {model['model']}:QUANTISATION")
     wanted = next((model["model"] for model in answer["models"] if not model["here"]), None)
     if wanted is not None:
         output.note(f"download it with `shoal pull {wanted}`; check that it fits with `--dry-run`")
 
 
+def _engine(model: Mapping[str, Any]) -> str:
+    """Return what the model's weights are for: MLX, llama-server, or any engine."""
+    if model["for_mlx"]:
+        return "mlx"
+    return "gguf" if model["quantizations"] else "any"
+
+
 def _cells(model: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         model["model"],
-        "mlx" if model["for_mlx"] else "any",
+        _engine(model),
         model["family"] or NONE,
         model["makes"],
         number(model["parameters"] or 0),

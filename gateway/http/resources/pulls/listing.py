@@ -38,7 +38,7 @@ class PullRow(TypedDict):
     """A pull of a node. `state` is its phase, or `paused` or `cancelled`. `code` and `message` say
     why it failed. `eta_s` is null unless bytes arrive. `background`: it continues without
     clients, or can be resumed. `layers`: [first, last) if only these layers are pulled, else
-    null."""
+    null. `choice`: which quantisation of a GGUF repository is pulled, and why; else empty."""
 
     model: str
     node: str
@@ -55,6 +55,7 @@ class PullRow(TypedDict):
     code: str | None
     message: str
     layers: tuple[int, int] | None
+    choice: str
 
 
 class PullsAnswer(TypedDict):
@@ -188,4 +189,5 @@ def _row(node: NodeId, names: dict[NodeId, str], state: PullState) -> PullRow:
         "code": of_pull(state).code if has_failed else None,
         "message": state.message,
         "layers": state.layers,
+        "choice": state.choice,
     }

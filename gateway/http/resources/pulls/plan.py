@@ -62,7 +62,8 @@ class PullPlan(Closed):
     (once other models are unloaded), `never` or `unknown`; `why` explains the last three.
     `placement` is the placement that would be used now. `tokens_per_s` predicts the speed of one
     stream; `no_speed` says why it is unknown. `blocked` maps the name of each node that cannot run
-    the model to the reason. `note` says if the model is already on disk."""
+    the model to the reason. `note` says if the model is already on disk. `choice`: which
+    quantisation of a GGUF repository would be pulled, and why; else empty."""
 
     model: str
     node: str
@@ -82,6 +83,7 @@ class PullPlan(Closed):
     placement: dict[str, Any] | None
     tokens_per_s: float | None
     no_speed: str
+    choice: str
     nodes: list[PullNode]
     blocked: dict[str, str]
 
@@ -199,6 +201,7 @@ def _plan(held: HeldPull, node: NodeId, target: PullTarget) -> PullPlan:
         no_speed=no_speed,
         nodes=[PullNode(**_fields_of(PullNode, node_fit)) for node_fit in fit.nodes],
         blocked=dict(fit.blocked),
+        choice=state.choice,
     )
 
 

@@ -40,7 +40,8 @@ MOST_NODES = 32
 
 
 class PullBody(Closed):
-    """`POST /models/pull`: `to` is a node, by id or name; by default this node. `dry_run` only
+    """`POST /models/pull`: `model` is OWNER/NAME at the hub, OWNER/NAME:QUANTISATION for a GGUF
+    file, or a short name. `to` is a node, by id or name; by default this node. `dry_run` only
     answers with the plan and whether the model would fit. `anyway` pulls a model even if no nodes
     can hold it in memory. `background`: the pull continues if the client disconnects, and after a
     restart of its node. `split`: two or more nodes, each of which pulls only its own layers in the
@@ -72,7 +73,8 @@ class PullEvent(Closed):
     answer without a stream. `eta_s` is null unless bytes arrive; `sources` are the nodes that send
     the model; `known_as` is the short name of `model`. `unreckoned`: why shoal cannot say whether
     the model fits into the cluster's memory; in that case the model is pulled anyway. `background`:
-    the pull is recorded, and continues if the client disconnects now."""
+    the pull is recorded, and continues if the client disconnects now. `choice`: which
+    quantisation of a GGUF repository is pulled, and why; else empty."""
 
     status: PullPhase
     model: str
@@ -91,6 +93,7 @@ class PullEvent(Closed):
     note: str
     unreckoned: str
     background: bool
+    choice: str
 
 
 class PullAnswer(RootModel[PullEvent | PullPlan | PullSplit]):
@@ -273,4 +276,5 @@ def _event(state: PullState, node: NodeId, target: PullTarget) -> PullEvent:
         note=state.note,
         unreckoned="" if state.forecast is None else state.forecast.why,
         background=state.background,
+        choice=state.choice,
     )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from falcon.asgi import Request, Response
 
 from bus.calls import ask_service
+from bus.models.gguf import repository_of
 from bus.wire.errors import BadMessage, OwnerSilent, Unavailable
 from bus.wire.messages.gateways import (
     MOST_FOUND,
@@ -31,7 +32,8 @@ LIMIT = 20
 class SearchedModel(Closed):
     """A model of the hub that, according to the hub's list, can run here. A fact is null if the
     list lacks it. `for_mlx`: the model was made for MLX. `here` are the names of the nodes that
-    have it."""
+    have it, or a quantisation of it. `quantizations`: those of its GGUF files; pull one as
+    MODEL:QUANTISATION."""
 
     model: str
     for_mlx: bool
@@ -44,6 +46,7 @@ class SearchedModel(Closed):
     likes: int
     gated: bool
     changed_at: str | None
+    quantizations: list[str]
     here: list[str]
 
 
@@ -118,6 +121,8 @@ def _searched(cluster: Cluster, model: FoundModel) -> SearchedModel:
     cards = cluster.readings.cards(cluster.reactor.now())
     folded = model.model.casefold()
     here = sorted(
-        card.name for card in cards if any(own.model.casefold() == folded for own in card.models)
+        card.name
+        for card in cards
+        if any(repository_of(own.model)[0].casefold() == folded for own in card.models)
     )
     return SearchedModel.model_validate({**fields, **optional, "here": here})

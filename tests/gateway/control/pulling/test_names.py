@@ -29,6 +29,22 @@ def test_a_repository_is_asked_for_by_its_name() -> None:
     assert target("https://huggingface.co/a/b/") == ("a/b", "", "")
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "a/b:Q4_K_M",
+        "a/b:q4_k_m",
+        "hf.co/a/b:Q4-K-M",
+        "https://huggingface.co/a/b:q4_K_m",
+        "a/b:Q4_K_M@main",
+    ],
+)
+def test_a_quantisation_is_part_of_the_name_in_its_canonical_form(asked: str) -> None:
+    revision = "main" if "@" in asked else ""
+    assert target(asked) == ("a/b:Q4_K_M", revision, "")
+    assert target("a/b:My-File.gguf") == ("a/b:My-File.gguf", "", "")
+
+
 def test_a_name_that_people_know_stands_for_a_repository() -> None:
     assert target("qwen3:4b") == ("mlx-community/Qwen3-4B-4bit", "", "qwen3:4b")
     assert target("Qwen3:4B@abc") == ("mlx-community/Qwen3-4B-4bit", "abc", "qwen3:4b")
@@ -43,7 +59,8 @@ def test_a_name_that_people_know_stands_for_a_repository() -> None:
         ("a/b/c", "", "model"),
         ("../b", "", "model"),
         ("a/..", "", "model"),
-        ("hf.co/a/b:Q4_K_M", "", "model"),
+        ("hf.co/a/b:Q4:K", "", "model"),
+        ("nothing:Q4_K_M", "", "model"),
         ("a/b@../../x", "", "revision"),
         ("a/b", "with blank", "revision"),
         ("a/b@one", "two", "revision"),
@@ -73,6 +90,8 @@ def test_a_setting_adds_names_and_goes_first() -> None:
         ("MLX-Community/Any-4bit:latest", "MLX-Community/Any-4bit"),
         ("qwen3:4b", "mlx-community/Qwen3-4B-4bit"),
         ("me/own", "me/own"),
+        ("me/own:q8_0", "me/own:Q8_0"),
+        ("hf.co/mlx-community/Any:q4_0", "mlx-community/Any:Q4_0"),
         ("me/owned", None),
         ("mlx-community/Any-4bit@main", None),
         ("mlx-community/a/b", None),

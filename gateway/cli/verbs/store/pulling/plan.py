@@ -8,7 +8,7 @@ from typing import Any
 from gateway.cli.output.amounts import size
 from gateway.cli.output.terminal import Output
 
-OFFERED = ("to fetch", "disk", "fits", "speed", "why")
+OFFERED = ("chosen", "to fetch", "disk", "fits", "speed", "why")
 WORDS = {
     "now": "it fits",
     "later": "it fits after other models are evicted",
@@ -50,6 +50,7 @@ def _rows(plan: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("model", plan["model"]),
         ("revision", plan["revision"]),
+        ("chosen", plan["choice"]),
         ("to fetch", _fetch(plan)),
         ("disk", _disk(plan["disk"])),
         ("memory", "unknown" if bill is None else bill["arithmetic"]),

@@ -36,8 +36,8 @@ def pull(
     model: Annotated[
         str,
         typer.Argument(
-            help="A hub repository, or a common name such as qwen3:4b.",
-            metavar="OWNER/NAME[@REVISION]",
+            help="A hub repository, a GGUF quantisation of one, or a common name such as qwen3:4b.",
+            metavar="OWNER/NAME[:QUANTISATION][@REVISION]",
         ),
     ],
     to: Annotated[
@@ -146,6 +146,8 @@ def pull_to(
                     output.note(f"{event['known_as']} stands for {event['model']}")
                 if event["background"] and not last.get("background") and not detach:
                     output.note(_HINT.format(event["model"]))
+                if event["choice"] and not last.get("choice"):
+                    output.note(f"pulling {event['choice']}")
                 last = event
                 if event["unreckoned"]:
                     output.note(f"pulled without a memory estimate: {event['unreckoned']}")
