@@ -14,12 +14,14 @@ from hashlib import sha256
 from pathlib import Path
 
 from bus.models.cards import CARD_FILE
+from bus.models.gguf import is_gguf
 from bus.models.model_folders import own_folder, put_aside, put_back
 from bus.process.clock import now
 from bus.wire.errors import ShoalError
 from bus.wire.messages.weights import KeepAsked
 from worker.eviction.grants import Content
 from worker.models.files import ORIGIN_FILE, origin_of
+from worker.models.passed_over import CONFIG, ggufs_among, weights_among
 
 HASH_DIGITS = 64
 LATER_NS = 2_000_000_000
@@ -70,7 +72,11 @@ def weights_of(folder: Path) -> str:
     """Return a digest of a fetched model's weights, from the hashes that were recorded when the
     files arrived; empty if unknown."""
     files = origin_of(folder).files
-    weights = {name: value for name, value in files.items() if name.endswith(".safetensors")}
+    weights = {
+        name: value
+        for name, value in files.items()
+        if name.endswith(".safetensors") or is_gguf(name)
+    }
     if not weights or any(len(value) != HASH_DIGITS for value in weights.values()):
         return ""
     return sha256(json.dumps(weights, sort_keys=True).encode()).hexdigest()
@@ -79,8 +85,10 @@ def weights_of(folder: Path) -> str:
 def is_whole(folder: Path, size_bytes: int) -> bool:
     """Return whether a model with this many bytes of weights is complete on the disk now."""
     try:
-        present_bytes = sum(file.stat().st_size for file in folder.glob("model*.safetensors"))
-        return (folder / "config.json").exists() and present_bytes >= size_bytes
+        names = {file.name for file in folder.iterdir()}
+        is_loadable = CONFIG in names or bool(ggufs_among(names))
+        present_bytes = sum((folder / name).stat().st_size for name in weights_among(names))
+        return is_loadable and present_bytes >= size_bytes
     except OSError:
         return False
 

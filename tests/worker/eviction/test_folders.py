@@ -141,3 +141,17 @@ def test_what_is_not_all_there_is_not_whole(models: Path) -> None:
     assert is_whole(folder, 64) and not is_whole(folder, 65)
     (folder / "model.safetensors").unlink()
     assert not is_whole(folder, 64) and not is_whole(models / "none", 0)
+
+
+def test_a_gguf_model_in_parts_is_whole_and_told_apart_by_its_hashes(tmp_path: Path) -> None:
+    names = ("m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
+    for name in names:
+        (tmp_path / name).write_bytes(bytes(32))
+    assert is_whole(tmp_path, 64) and not is_whole(tmp_path, 65)
+    (tmp_path / names[1]).unlink()
+    assert not is_whole(tmp_path, 32)
+    contents: set[str] = set()
+    for digit in "01":
+        note_origin(tmp_path, Origin("pulled", files=dict.fromkeys(names, digit * 64)))
+        contents.add(content_of(tmp_path).weights)
+    assert len(contents) == 2 and "" not in contents

@@ -50,7 +50,8 @@ def test_those_for_mlx_come_first_then_by_downloads() -> None:
 @pytest.mark.parametrize(
     "one",
     [
-        listed("a/gguf", "gguf"),
+        listed("a/gguf", "gguf", files=("mmproj-F16.gguf", "README.md")),
+        listed("a/bert", "gguf", files=("m-F16.gguf",), gguf={"architecture": "bert"}),
         listed("a/speech", "safetensors", task="automatic-speech-recognition"),
         listed("a/strange", "mlx", config={"model_type": "hyena"}),
         listed("no-owner name", "mlx"),
@@ -84,6 +85,15 @@ def test_what_the_list_tells_of_its_bits_and_bytes(
     )  # fmt: skip
 
 
+def test_quantisations_of_gguf_files_are_listed() -> None:
+    files = ("m-Q8_0.gguf", "m-q4_k_m.gguf", "mmproj-F16.gguf", "b/m-BF16-00001-of-00001.gguf")
+    facts = {"architecture": "llama", "total": 600}
+    model = listed("o/m-GGUF", "gguf", files=files, gguf=facts)
+    ((found,), _) = found_models([model], known, 10)
+    assert set(found.quantizations) == {"Q8_0", "Q4_K_M", "BF16"}
+    assert (found.family, found.parameters, found.for_mlx) == ("llama", 600, False)
+
+
 def test_encoders_and_models_of_features_make_vectors() -> None:
     bert = listed("a/bert", "safetensors", task="sentence-similarity",
                   config={"model_type": "bert"})  # fmt: skip
@@ -107,7 +117,10 @@ def hub() -> Iterator[HubServer]:
             "lastModified": "2025-05-01T10:00:00.000Z", "gated": "manual",
         },
         "org/Qwen3-0.6B": {"tags": ["safetensors"], "downloads": 7_000},
-        "org/Qwen3-0.6B-GGUF": {"tags": ["gguf"], "downloads": 9_000},
+        "org/Qwen3-0.6B-GGUF": {
+            "tags": ["gguf"], "downloads": 9_000, "gguf": {"architecture": "qwen3", "total": 600},
+            "siblings": [{"rfilename": "m-Q8_0.gguf"}, {"rfilename": "README.md"}],
+        },
         "org/Qwen3-sound": {"tags": ["safetensors"], "pipeline_tag": "text-to-speech"},
     }  # fmt: skip
     yield server
@@ -142,13 +155,14 @@ def test_a_hub_is_searched_for_what_runs_here(hub: HubServer, tmp_path: Path) ->
     found = searched(hub, tmp_path, AskSearch(words="qwen3"))
     assert isinstance(found, SearchFound), found
     assert (found.hub, found.left_out) == (hub.url, 1)
-    first, second = found.models
+    first, in_gguf, second = found.models
     assert (first.model, second.model) == ("mlx-community/Qwen3-0.6B-4bit", "org/Qwen3-0.6B")
+    assert (in_gguf.quantizations, in_gguf.parameters) == (("Q8_0",), 600)
     assert (first.for_mlx, first.gated, first.quantization) == (True, True, "4-bit")
     assert (first.size_bytes, first.changed_at) == (328_000, "2025-05-01")
     owned = searched(hub, tmp_path, AskSearch(words="qwen3", author="org"))
     assert isinstance(owned, SearchFound)
-    assert [one.model for one in owned.models] == ["org/Qwen3-0.6B"]
+    assert [one.model for one in owned.models] == ["org/Qwen3-0.6B-GGUF", "org/Qwen3-0.6B"]
     nothing = searched(hub, tmp_path, AskSearch(words="no such model"))
     assert isinstance(nothing, SearchFound) and not nothing.models
 
@@ -185,4 +199,4 @@ def test_what_a_hub_refuses_is_said_at_once_in_words(
 def test_a_token_that_the_hub_takes_finds_what_is_there(hub: HubServer, tmp_path: Path) -> None:
     hub.faults = Faults(needs_token="right")
     found = searched(hub, tmp_path, AskSearch(words="qwen3"), HF_TOKEN="right")
-    assert isinstance(found, SearchFound) and len(found.models) == 2
+    assert isinstance(found, SearchFound) and len(found.models) == 3

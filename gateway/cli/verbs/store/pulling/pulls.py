@@ -95,8 +95,10 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _note(row: Mapping[str, Any]) -> str:
-    """Return the note of a pull: its layers, and why it waits or failed."""
+    """Return the note of a pull: its layers, the quantisation that the memory chose, and why it
+    waits or failed."""
     text = row["message"] if row["state"] == "failed" else row["note"]
     span = row.get("layers")
     layers = f"layers {span[0]} to {span[1] - 1}" if span else ""
-    return ": ".join(filter(None, (layers, text))) or NONE
+    chosen, colon, _ = row["choice"].partition(":")
+    return ": ".join(filter(None, (layers, colon and chosen, text))) or NONE

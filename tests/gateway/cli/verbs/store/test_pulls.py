@@ -18,6 +18,7 @@ ROW: dict[str, Any] = {
     "model": "someone/big", "node": "n1", "name": "attic", "state": "fetching", "background": True,
     "revision": "abc", "completed": 1_000_000, "total": 4_000_000, "bytes_per_s": 500_000.0,
     "eta_s": 6.0, "sources": [], "note": "", "code": None, "message": "",
+    "choice": "",
 }  # fmt: skip
 FAILED = {
     **ROW, "name": "kelp", "state": "failed", "bytes_per_s": 0.0, "eta_s": None,
@@ -27,14 +28,14 @@ EVENT: dict[str, Any] = {
     "status": "fetching", "model": "someone/big", "node": "n1", "known_as": "", "hub": "https://hub",
     "revision": "abc", "digest": "d", "files": 3, "completed": 1, "total": 4, "received_bytes": 1,
     "bytes_per_s": 0.0, "eta_s": None, "sources": [], "note": "", "unreckoned": "",
-    "background": False,
+    "background": False, "choice": "",
 }  # fmt: skip
 PLAN: dict[str, Any] = {
     "model": "someone/big", "node": "n1", "known_as": "", "hub": "https://hub", "revision": "abc",
     "digest": "d", "files": 3, "total_bytes": 4_000_000, "fetch_bytes": 4_000_000, "sources": [],
     "note": "", "disk": None, "fits": "now", "why": "", "bill": None,
     "placement": {"ranks": [{"name": "attic"}, {"name": "kelp"}]}, "tokens_per_s": 41.5,
-    "no_speed": "", "nodes": [], "blocked": {},
+    "no_speed": "", "nodes": [], "blocked": {}, "choice": "",
 }  # fmt: skip
 
 

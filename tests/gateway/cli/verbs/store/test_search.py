@@ -16,6 +16,7 @@ MODEL = {
     "model": "mlx-community/Qwen3-0.6B-4bit", "for_mlx": True, "family": "qwen3", "makes": "text",
     "quantization": "4-bit", "size_bytes": 335_000_000, "parameters": 600_000_000,
     "downloads": 12_345, "likes": 3, "gated": False, "changed_at": "2025-05-01", "here": ["desk"],
+    "quantizations": [],
 }  # fmt: skip
 OTHER = {
     **MODEL, "model": "org/other", "for_mlx": False, "family": None, "quantization": None,
@@ -54,6 +55,10 @@ def test_what_was_found_is_a_table_with_what_is_known(
     assert second.split() == ["org/other", "any", "-", "text", "-", "-", "-", "-", "-"]
     for word in ("4 more matches", "org/other is gated", "`shoal pull org/other`"):
         assert word in found.stderr, found.stderr
+    in_gguf = {**OTHER, "gated": False, "quantizations": ["Q4_K_M", "Q8_0"]}
+    listed, _ = searched(tmp_path, (200, {**answer[1], "models": [in_gguf]}), "qwen3")
+    assert listed.stdout.splitlines()[1].split()[1] == "gguf"
+    assert "org/other has Q4_K_M, Q8_0: pull one as org/other:QUANTISATION" in listed.stderr
     told, _ = searched(tmp_path, answer, "qwen3", "--json")
     assert json.loads(told.stdout)["models"] == [MODEL, OTHER]
 
