@@ -13,7 +13,8 @@ from bus.wire.messages.tokens import ChoiceEnd, TokenDelta
 from conf.paths import bundled_models, llama_server
 from runner.__main__ import load_sent_text
 from runner.roles.llama import LlamaRole
-from tests.harness.gguf_files import from_qwen3
+from tests.harness.gguf_files import from_qwen3, small
+from tests.harness.hub import files_of
 from tests.harness.role_site import Site
 
 PROGRAM = llama_server("")
@@ -28,6 +29,17 @@ def tiny_gguf(folder: Path) -> Path:
     from_qwen3(TINY, folder / "tiny.gguf")
     (folder / "tokenizer.json").write_bytes((TINY / "tokenizer.json").read_bytes())
     return folder
+
+
+def tiny_gguf_repository(folder: Path, parts: int = 2) -> dict[str, bytes]:
+    """Make a repository of the bundled model in GGUF: one file, called Q8_0, and parts, called
+    Q4_K_M, in a folder; with the tokenizer and a projector."""
+    from_qwen3(TINY, folder / "Tiny-Q8_0.gguf")
+    from_qwen3(TINY, folder / "Q4_K_M" / "Tiny-Q4_K_M.gguf", count=parts)
+    (folder / "tokenizer.json").write_bytes((TINY / "tokenizer.json").read_bytes())
+    (folder / "README.md").write_text("# Tiny")
+    (folder / "mmproj-F16.gguf").write_bytes(small(general__architecture="clip"))
+    return files_of(folder)
 
 
 class LlamaSite(Site[LlamaRole]):

@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from tests.harness.hub import Faults, HubServer, files_of
+from tests.harness.llama_site import needs_program, tiny_gguf_repository
 from tests.harness.nodes import MODEL, Node, answered, eventually, typed
 from tests.harness.pulling import REPOSITORY, is_whole, tiny
 from tests.harness.terminals import Terminal
@@ -26,12 +27,14 @@ from worker.models.files import ORIGIN_FILE
 
 pytestmark = pytest.mark.nodes
 OTHER = "mlx-community/Qwen3-0.6B-4bit"
+IN_GGUF = "Qwen/Qwen3-0.6B-GGUF"
 MB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def hub() -> Iterator[HubServer]:
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
     server = HubServer({REPOSITORY: tiny(), OTHER: tiny(), "someone/gguf": {"a.gguf": b"GGUF"}})
+    server.repositories[IN_GGUF] = tiny_gguf_repository(tmp_path_factory.mktemp("gguf"))
     yield server
     server.close()
 
@@ -326,6 +329,31 @@ def test_each_line_about_pulls_runs_as_printed(node: Node, hub: HubServer) -> No
     assert not list((node.home / "data" / "models").glob(".pulling/someone--model@*"))
 
 
+@needs_program
+def test_quantisations_of_a_gguf_repository_are_pulled_by_name_and_answer(
+    node: Node, hub: HubServer
+) -> None:
+    plan = node.http.post("/models/pull", json={"model": IN_GGUF, "dry_run": True}).json()
+    assert plan["choice"].startswith("Q4_K_M (13.5 MB): the largest of at most 8 bits"), plan
+    assert plan["fits"] == "now" and plan["bill"]["weights_bytes"] == 13_384_448, plan
+    assert hub.sent.body_bytes < 6 * MB, "only the headers came"
+    model = f"{IN_GGUF}:Q4_K_M"
+    last = lines(node, "/api/pull", {"model": f"hf.co/{IN_GGUF}:q4_k_m"})[-1]
+    assert last == {"status": "success"} and model in listed(node)
+    verified = node.shoal("verify", model)
+    assert verified.returncode == 0 and "all hashes match" in verified.stdout, verified
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    answer = node.http.post(
+        "/api/chat", json={**body, "model": f"hf.co/{model}", "stream": False}, timeout=120
+    )
+    assert answer.status_code == 200 and answer.json()["message"]["content"], answer.text
+    part = node.home / "data" / "models" / model / "Tiny-Q4_K_M-00002-of-00002.gguf"
+    assert node.shoal("stop", model).returncode == 0
+    part.unlink()
+    missing = eventually(lambda: part.name in node.shoal("ls").stdout, 30, "the missing part")
+    assert missing and node.shoal("rm", model, "--yes").returncode == 0
+
+
 def test_failures_have_the_status_and_the_words_of_each_dialect(node: Node, hub: HubServer) -> None:
     missing = {"model": "someone/nothing"}
     ollama = node.http.post("/api/pull", json=missing)
@@ -333,7 +361,10 @@ def test_failures_have_the_status_and_the_words_of_each_dialect(node: Node, hub:
     ours = node.http.post("/models/pull", json={**missing, "stream": False})
     assert ours.status_code == 404 and ours.json()["error"]["code"] == "hub_model_not_found"
     gguf = node.http.post("/models/pull", json={"model": "someone/gguf"})
-    assert gguf.status_code == 400 and "GGUF" in gguf.json()["error"]["message"]
+    assert gguf.status_code == 400 and "a.gguf: it is truncated" in gguf.text
+    unknown = node.http.post("/api/pull", json={"model": f"hf.co/{IN_GGUF}:q2_k"})
+    assert unknown.status_code == 404
+    assert "no quantisation Q2_K; it has Q8_0 (13.4 MB), Q4_K_M (13.5" in unknown.json()["error"]
     bad = node.http.post("/models/pull", json={"model": "no such name"})
     assert bad.status_code == 400 and "qwen3:4b" in bad.json()["error"]["message"]
     known = node.http.get("/v1/models").json()["data"]
