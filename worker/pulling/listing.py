@@ -1,9 +1,9 @@
 """Choose the needed files of a repository, and validate a hub's list.
 
 Pure. MLX's loader needs the weights, with the JSON files, templates and vocabularies beside them,
-and the modules of sentence-transformers one folder deeper. llama-server needs the GGUF files of one
-quantisation (`worker.pulling.choosing`), which may lie in a folder. Paths of a hub are only used
-after they were found to be plain; each file has a hash to verify.
+and the modules of sentence-transformers one folder deeper. An engine for GGUF needs the files of
+one quantisation (`worker.pulling.choosing`), which may lie in a folder. Paths of a hub are only
+used after they were found to be plain; each file has a hash to verify.
 """
 
 from __future__ import annotations
