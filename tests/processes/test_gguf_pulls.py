@@ -76,10 +76,10 @@ def test_a_killed_pull_of_parts_resumes_and_a_second_node_gets_a_copy(
     total = sum(map(len, files.values()))
     hub.faults.bytes_per_s = 1.0 * MB
     begun = first.shoal("pull", MODEL.lower(), "--detach")
-    assert begun.returncode == 0 and "Q4_K_M (13.5 MB), as named" in begun.stderr, begun
+    assert begun.returncode == 0 and "Q4_K_M (13.4 MB), as named" in begun.stderr, begun
     eventually(lambda: hub.sent.body_bytes > 0.4 * total, 90, "0.4 of it came")
     (row,) = pulls(first)
-    assert row["model"] == MODEL and row["choice"] == "Q4_K_M (13.5 MB), as named"
+    assert row["model"] == MODEL and row["choice"] == "Q4_K_M (13.4 MB), as named"
     os.kill(first.pid("worker"), signal.SIGKILL)
     hub.faults.bytes_per_s = 0.0
     eventually(lambda: on(first, "first"), 90, "the model is listed")
@@ -100,6 +100,17 @@ def test_a_killed_pull_of_parts_resumes_and_a_second_node_gets_a_copy(
     assert placed.returncode == 0, placed
     assert answer(second) == text
     assert first.shoal("stop", MODEL).returncode == 0
+
+
+def test_a_missing_part_is_named_until_it_is_back(nodes: tuple[Node, Node]) -> None:
+    first, _ = nodes
+    part = first.home / "data" / "models" / MODEL / "Tiny-Q4_K_M-00002-of-00003.gguf"
+    content = part.read_bytes()
+    part.unlink()
+    said = f"{part.name} is missing"
+    eventually(lambda: said in first.shoal("ls").stderr, 60, "what is missing")
+    part.write_bytes(content)
+    eventually(lambda: said not in first.shoal("ls").stderr, 60, "the whole model")
 
 
 def test_a_paused_pull_waits_and_a_cancelled_one_leaves_nothing(
