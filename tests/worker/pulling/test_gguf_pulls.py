@@ -53,8 +53,8 @@ def models(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def pulled(hub: HubServer, models: Path, model: str, **changes: object) -> PullState:
-    last = pull(hub, models, model=ModelId(model), **changes)[-1]
+def pulled(hub: HubServer, models: Path, model: str, memory_bytes: int = 0) -> PullState:
+    last = pull(hub, models, model=ModelId(model), memory_bytes=memory_bytes)[-1]
     assert last.phase == "done", last.message
     return last
 

@@ -13,16 +13,13 @@ import re
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import Any, BinaryIO
 
 import httpx
 
 from bus.wire.ids import ModelId
 from worker.pulling.failures import failure_of, gated, no_repository, retry_after_of, unreachable
 from worker.pulling.listing import HubFile, PullFailed
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 REDIRECTS = 6
 HEAD_BYTES = 2 << 20
@@ -180,7 +177,7 @@ class _Ranges(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         """Fill a buffer with the next bytes; return their number, 0 at the end. Raises
         PullFailed."""
         view = memoryview(buffer).cast("B")
