@@ -177,11 +177,12 @@ def test_what_a_body_about_a_model_cannot_ask_is_refused_by_name(
 def test_a_tag_is_a_part_of_a_name_and_a_registrys_name_is_an_unknown_model() -> None:
     for parse in (parse_show, parse_delete):
         assert parse(b'{"model": "mine:1b"}', Limits()).name == "mine:1b"
+        assert parse(b'{"model": "hf.co/some/model:Q4"}', Limits()).name == "some/model:Q4"
         with pytest.raises(HttpFaultRaised) as caught:
-            parse(b'{"model": "hf.co/some/model:Q4"}', Limits())
+            parse(b'{"model": "ghcr.io/some/model:1"}', Limits())
         assert (caught.value.fault.status, caught.value.fault.field) == (404, "model")
-        with pytest.raises(HttpFaultRaised, match=r"model 'hf\.co/some/model' not found"):
-            parse(b'{"model": "hf.co/some/model"}', Limits())
+        with pytest.raises(HttpFaultRaised, match=r"model 'ghcr\.io/some/model' not found"):
+            parse(b'{"model": "ghcr.io/some/model"}', Limits())
 
 
 @pytest.mark.parametrize("before", ["", "library/", "registry.ollama.ai/library/"])
