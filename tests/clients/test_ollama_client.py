@@ -281,7 +281,7 @@ def test_a_model_that_is_here_is_pulled_at_once_and_no_other(
 ) -> None:
     assert client.pull(model).status == "success"
     assert [line.status for line in client.pull(f"{model}:latest", stream=True)] == ["success"]
-    for absent in ("nothing-here", "hf.co/some/model:Q4_K_M"):
+    for absent in ("nothing-here", "hf.co/model:Q4_K_M"):
         for stream in (False, True):
             with pytest.raises(ollama.ResponseError) as caught:
                 list(client.pull(absent, stream=stream))
