@@ -357,7 +357,7 @@ def test_failures_have_the_status_and_the_words_of_each_dialect(node: Node, hub:
     assert ollama.status_code == 404 and "has no model someone/nothing" in ollama.json()["error"]
     ours = node.http.post("/models/pull", json={**missing, "stream": False})
     assert ours.status_code == 404 and ours.json()["error"]["code"] == "hub_model_not_found"
-    gguf = node.http.post("/models/pull", json={"model": "someone/gguf"})
+    gguf = node.http.post("/models/pull", json={"model": "someone/gguf", "stream": False})
     assert gguf.status_code == 400 and "a.gguf: it is truncated" in gguf.text
     unknown = node.http.post("/api/pull", json={"model": f"hf.co/{IN_GGUF}:q2_k", "stream": False})
     assert unknown.status_code == 404
