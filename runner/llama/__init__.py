@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from runner.llama.llama_loop import LlamaLoop
     from runner.llama.llama_responder import LlamaResponder
     from runner.llama.open_answer import SentWorks
-    from runner.llama.wire import STALLED_S, LlamaClient, LlamaTrouble, differing
+    from runner.llama.wire import STALLED_S, STILL_S, LlamaClient, LlamaTrouble, differing
 
 __all__ = [
     "STALLED_S",
+    "STILL_S",
     "Launch",
     "LlamaClient",
     "LlamaLoop",
@@ -32,6 +33,7 @@ __all__ = [
 
 _HOMES = {
     "STALLED_S": "runner.llama.wire",
+    "STILL_S": "runner.llama.wire",
     "Launch": "runner.llama.launch",
     "LlamaClient": "runner.llama.wire",
     "LlamaLoop": "runner.llama.llama_loop",

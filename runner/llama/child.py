@@ -83,6 +83,14 @@ class Child:
             return 0
         return resident_bytes(status) or 0
 
+    def cpu_s(self) -> float:
+        """Return the seconds of processor time that the process has used; 0 if it ended."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def end(self) -> None:
         """End the process and delete its socket. Returns when it is gone."""
         for number, wait_s in ((signal.SIGTERM, ENDS_S), (signal.SIGKILL, KILLED_S)):

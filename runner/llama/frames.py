@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from bus.wire.ids import TokenId
 
 StopType = Literal["eos", "limit", "word", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """The log-probability of a token, and the likeliest tokens at its place, the likeliest
+    first."""
+
+    logprob: float
+    top: tuple[tuple[TokenId, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """A part of an answer: `text`, after which the answer has `tokens` tokens. `read` of `prompt`
     tokens of the prompt are computed; both are 0 in a frame with text. The last frame has a `stop`,
-    and how many prompt tokens came from the prefix cache."""
+    and how many prompt tokens came from the prefix cache. An answer in one piece has the ids of its
+    tokens, and their scores if the request wants them."""
 
     text: str = ""
     tokens: int = 0
@@ -21,6 +33,8 @@ class Frame:
     prompt: int = 0
     stop: StopType | None = None
     cached: int = 0
+    ids: tuple[TokenId, ...] = ()
+    scores: tuple[TokenScore, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +67,16 @@ def frame_of(data: bytes) -> News:
         stop = event.get("stop_type")
         if stop not in ("eos", "limit", "word", "none"):
             raise TypeError("stop_type")
-        return Frame(text, tokens, stop=stop, cached=cached)
+        ids = tuple(TokenId(int(token)) for token in event.get("tokens", ()))
+        scores = tuple(_score(entry) for entry in event.get("completion_probabilities", ()))
+        return Frame(text, tokens, stop=stop, cached=cached, ids=ids, scores=scores)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return LostAnswer(f"llama-server sent something that shoal cannot read: {error}"[:300])
+
+
+def _score(entry: Any) -> TokenScore:
+    top = ((TokenId(int(each["id"])), float(each["logprob"])) for each in entry["top_logprobs"])
+    return TokenScore(float(entry["logprob"]), tuple(top))
 
 
 def failed(why: str) -> LostAnswer:

@@ -17,6 +17,8 @@ from runner.llama.wire import LlamaClient, LlamaTrouble
 ASK_AGAIN_S = 0.05
 LOOK_S = 0.25
 """Seconds between two checks of the child."""
+WORKS_CPU_S = 0.05
+"""Processor time that shows that the child computes; an idle one uses far less in a minute."""
 
 
 class LlamaLoop:
@@ -34,6 +36,8 @@ class LlamaLoop:
         self._deadline_s = deadline_s
         self._child: Child | None = None
         self._stopping = threading.Event()
+        self._worked = (0.0, clock_now())
+        """The child's processor time when it last had worked, and that instant."""
 
     def load(self) -> None:
         """Start llama-server and wait until it has loaded the model. Raises OSError, ChildEnded,
@@ -62,6 +66,11 @@ class LlamaLoop:
         finally:
             child.end()
 
+    def still_s(self, now: float) -> float:
+        """Return for how long llama-server has used no processor time. It is busy during a batch of
+        a prompt, however long that takes. May be called in any thread."""
+        return now - self._worked[1]
+
     def stop(self) -> None:
         self._stopping.set()
 
@@ -82,6 +91,9 @@ class LlamaLoop:
             )
 
     def _measure(self, child: Child) -> None:
+        cpu_s = child.cpu_s()
+        if cpu_s - self._worked[0] >= WORKS_CPU_S:
+            self._worked = (cpu_s, clock_now())
         used = child.used_bytes()
         peak = max(used, self.status.memory.peak_bytes)
         self.status.memory = EngineMemory(used, 0, 0, peak)

@@ -2,7 +2,7 @@
 
 Runs in the main thread. Each choice is a row of llama-server, with a stream of its own. Rows start
 by priority, then in order of arrival, as far as rows and KV cells are free: llama-server itself
-would queue without a limit.
+would queue without a limit. A row keeps its slot of llama-server until it ends.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Displaced, PromptAnswer
 from runner.llama.frames import Frame, LostAnswer, News
 from runner.llama.launch import Launch
-from runner.llama.open_answer import AnswerRow, OpenAnswer, SentWorks, without_strict
+from runner.llama.open_answer import AnswerRow, OpenAnswer, SentWorks
+from runner.llama.slots import Slots
 from runner.llama.wire import STALLED_S, LlamaClient, Stream
 from runner.serving import OpenRequest, RequestServer, too_many
-from runner.text import PreparedRequest, ReadPrompt, TextThread
+from runner.text import BadGrammar, DeadEnd, PreparedRequest, ReadPrompt, TextThread
 
 RowId = tuple[RequestId, int]
 
@@ -48,6 +49,7 @@ class LlamaResponder:
         self._answers: dict[RequestId, OpenAnswer] = {}
         self._waiting: list[tuple[OpenAnswer, AnswerRow]] = []
         self._streams: dict[RowId, Stream] = {}
+        self._slots: Slots | None = None
         self._frames = 0
         self._beats = 0
         self._news_at = 0.0
@@ -74,9 +76,8 @@ class LlamaResponder:
         spec = self._server.spec
         if (lacking := missing_ability(request.request)) is not None:
             message = f"{spec.model} is a GGUF model: {ENGINE} has no {lacking.name} in shoal"
-            is_format = lacking.field == "response_format"
-            field = request.request.output.field if is_format else lacking.field
-            return Refusal(reason="unsupported", message=message, field=field)
+            why = lacking.note and f" ({lacking.note})"
+            return Refusal(reason="unsupported", message=message + why, field=lacking.field)
         if request.submit.so_far is not None:
             message = f"{ENGINE} cannot continue the answer of another runner"
             return Refusal(reason="not_ready", message=message)
@@ -84,11 +85,11 @@ class LlamaResponder:
 
     def begin(self, request: OpenRequest, now: float) -> None:
         """Pass the request to the text thread, which tokenises it."""
-        asked_for, unheeded = without_strict(request.request)
+        asked_for = request.request
         if asked_for.max_tokens is None:
             limit = {"max_tokens": self._server.spec.default_max_tokens}
             asked_for = asked_for.model_copy(update=limit)
-        self._text.prepare(asked_for, partial(self._prepared, request, unheeded))
+        self._text.prepare(asked_for, partial(self._prepared, request))
 
     def pause(self, request: OpenRequest, choice: int) -> None:
         """Do nothing: the rest of the answer waits in memory."""
@@ -112,15 +113,13 @@ class LlamaResponder:
             return Usage(prompt_tokens=count)
         if self._server.phase != "ended":
             self._advance(now)
+        request.answer = answer.history() or request.answer
         return answer.usage(now)
 
     # --- from the text thread ------------------------------------------------------------
 
     def _prepared(
-        self,
-        request: OpenRequest,
-        unheeded: tuple[str, ...],
-        answer: PreparedRequest | ReadPrompt | Refusal,
+        self, request: OpenRequest, answer: PreparedRequest | ReadPrompt | Refusal
     ) -> None:
         if request.is_over:
             return
@@ -129,7 +128,7 @@ class LlamaResponder:
         self._server.note("prompt_build", request.request_id)
         try:
             if isinstance(answer, PreparedRequest):
-                self._place(request, answer, unheeded, now)
+                self._place(request, answer, now)
             elif isinstance(answer, ReadPrompt):
                 prompt = PromptAnswer(answer.tokens, answer.text, answer.context_tokens)
                 request.answer_prompt(answer.count, prompt, now)
@@ -139,21 +138,24 @@ class LlamaResponder:
             self._server.failed(request, error, "the request could not be placed", now)
         self._server.flush()
 
-    def _place(
-        self,
-        request: OpenRequest,
-        prepared: PreparedRequest,
-        unheeded: tuple[str, ...],
-        now: float,
-    ) -> None:
+    def _place(self, request: OpenRequest, prepared: PreparedRequest, now: float) -> None:
         """Queue the rows of a request, and start rows that have room."""
-        works = self.works
-        assert works is not None, "ready"
+        works, launch = self.works, self.launch
+        assert works is not None and launch is not None, "ready"
         seeds = [
             secrets.randbits(31) if choice.seed is None else choice.seed
             for choice in prepared.choices
         ]
-        answer = OpenAnswer(request, prepared, works, seeds)
+        try:
+            answer = OpenAnswer(request, prepared, works, seeds, launch.facts.vocabulary)
+        except BadGrammar as error:
+            refused = Refusal(
+                reason="bad_request",
+                message=f"this format cannot be enforced: {error}",
+                field=request.request.output.field,
+            )
+            request.refuse(refused, now)
+            return
         self._answers[request.request_id] = answer
         position = len(self._waiting)
         self._waiting += [(answer, row) for row in answer.rows]
@@ -164,7 +166,7 @@ class LlamaResponder:
             now,
             position=position,
             prompt_tokens=len(prepared.tokens),
-            unheeded=(*prepared.unheeded, *unheeded),
+            unheeded=prepared.unheeded,
         )
         self._advance(now)
 
@@ -191,11 +193,22 @@ class LlamaResponder:
         if not self._streams:
             self._news_at = now
         row.begun_at = now
+        if self._slots is None:
+            assert self.launch is not None, "ready"
+            self._slots = Slots(self.launch.rows)
+        row.slot = self._slots.take(answer.prepared.tokens, answer.prepared.request.key_id)
+        self._ask(client, works, answer, row, now)
+        self._server.note("prefill", request_id, done=0, total=len(answer.prepared.tokens))
+
+    def _ask(
+        self, client: LlamaClient, works: SentWorks, answer: OpenAnswer, row: AnswerRow, now: float
+    ) -> None:
+        """Send the next request of a row."""
+        row.asked_at = now
         take = partial(self._took, answer, row)
-        self._streams[request_id, row.choice] = client.stream(
+        self._streams[answer.request.request_id, row.choice] = client.stream(
             answer.body(row, works.markers), lambda news: self._post(partial(take, news))
         )
-        self._server.note("prefill", request_id, done=0, total=len(answer.prepared.tokens))
 
     def _cells(self) -> int:
         return sum(self._answers[request_id].cells for request_id, _ in self._streams)
@@ -216,36 +229,44 @@ class LlamaResponder:
                 answer.read(news, row)
             else:
                 self._take(answer, row, news, now)
+        except DeadEnd as error:
+            request.fail("internal", f"grammar: {error}", now)
         except Exception as error:
             self._server.failed(request, error, "the model's output could not be read", now)
         self._server.flush()
 
     def _take(self, answer: OpenAnswer, row: AnswerRow, frame: Frame, now: float) -> None:
         request, totals, before = answer.request, self._server.totals, row.tokens
-        if row.first_at is None:
-            self._server.note("decode_stream", request.request_id)
+        is_first = row.first_at is None
         is_over = answer.take(frame, row, now)
+        if is_first and row.first_at is not None:
+            self._server.note("decode_stream", request.request_id)
         totals.generated_tokens += row.tokens - before
         if not is_over:
+            if frame.stop is not None:
+                assert self.client is not None and self.works is not None, "ready"
+                self._ask(self.client, self.works, answer, row, now)
             return
         if row.cached:
             totals.prefix_hits += 1
             totals.cached_tokens += row.cached
-        self._stop(request.request_id, row.choice)
+        self._stop(request.request_id, row)
         if all(each.is_over for each in answer.rows):
             request.finish(now)
         self._advance(now)
 
-    def _stop(self, request_id: RequestId, choice: int) -> None:
-        stream = self._streams.pop((request_id, choice), None)
+    def _stop(self, request_id: RequestId, row: AnswerRow) -> None:
+        stream = self._streams.pop((request_id, row.choice), None)
         if stream is not None:
             stream.close()
+            assert self._slots is not None, "a row began"
+            self._slots.free(row.slot)
 
     def _forget(self, request_id: RequestId) -> OpenAnswer | None:
         """Stop all rows of a request, and forget it."""
         answer = self._answers.pop(request_id, None)
         if answer is not None:
             for row in answer.rows:
-                self._stop(request_id, row.choice)
+                self._stop(request_id, row)
             self._waiting = [each for each in self._waiting if each[0] is not answer]
         return answer

@@ -5,23 +5,25 @@ Pure: time arrives as `now`. A row is one choice. The caller passes the frames o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bus.wire.errors import FinishReason
 from bus.wire.ids import TokenId
-from bus.wire.messages.requests import GenerationRequest, Usage
-from runner.engine import RowId, SampledToken
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import PromptAnswer
+from runner.engine import SampledToken
 from runner.llama.frames import Frame
+from runner.llama.launch import BATCH_TOKENS
+from runner.llama.slices import MOST_SEED, NO_ROW, Slices, TokenMatcher, needs_slices
+from runner.llama.slots import NO_SLOT, TakenSlot
 from runner.serving import OpenRequest
 from runner.text import ChoiceReader, PreparedRequest, SentText, TextWorks
 
-NO_ROW, UNSENT = RowId(0), TokenId(-1)
-"""The row and the id of a token of which only the text is known."""
+UNSENT = TokenId(-1)
+"""The id of a token of which only the text is known."""
 SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 """The samplers in the order in which shoal's own engine applies them."""
-MOST_SEED = 2**32 - 1
-"""llama-server draws a seed of its own if it gets this one, so it is never sent."""
 
 
 class SentWorks(TextWorks, Protocol):
@@ -36,16 +38,26 @@ class SentWorks(TextWorks, Protocol):
         """Return a new reader of one choice, and the place for the text of its next token."""
         ...
 
+    def matcher(self, prepared: PreparedRequest) -> TokenMatcher | None:
+        """Return a new matcher of the request's grammar; None if it has none. Raises BadGrammar."""
+        ...
+
 
 @dataclass(slots=True)
 class AnswerRow:
-    """One choice. `begun_at` is when llama-server got it, `first_at` when its first token came;
-    `is_over`: it has ended."""
+    """One choice. `sent` is the place for the text that llama-server makes; a row in `slices` has
+    token ids instead. `begun_at` is when llama-server got the row, `asked_at` when it got the last
+    request of it, `first_at` when the first token came; `is_over`: it has ended. `slot`: where it
+    is computed."""
 
     choice: int
     reader: ChoiceReader
-    sent: SentText
     seed: int
+    sent: SentText = field(default_factory=SentText)
+    slices: Slices | None = None
+    slot: TakenSlot = NO_SLOT
+    is_continued: bool = False
+    asked_at: float = 0.0
     tokens: int = 0
     cached: int = 0
     reasoning_tokens: int = 0
@@ -59,17 +71,31 @@ class AnswerRow:
 
 
 class OpenAnswer:
-    """The answer to `request`. `seeds` has one seed per choice."""
+    """The answer to `request`. `seeds` has one seed per choice. `vocabulary` is the number of
+    llama-server's tokens. Raises BadGrammar."""
 
     def __init__(
-        self, request: OpenRequest, prepared: PreparedRequest, works: SentWorks, seeds: list[int]
+        self,
+        request: OpenRequest,
+        prepared: PreparedRequest,
+        works: SentWorks,
+        seeds: list[int],
+        vocabulary: int,
     ) -> None:
         self.request = request
         self.prepared = prepared
         self.rows: list[AnswerRow] = []
         for choice, seed in zip(prepared.choices, seeds, strict=True):
-            reader, sent = works.sent_choice(prepared, choice.choice)
-            self.rows.append(AnswerRow(choice.choice, reader, sent, seed))
+            number = choice.choice
+            if needs_slices(prepared):
+                thinking = None if prepared.limit is None else prepared.limit.count()
+                matcher = works.matcher(prepared)
+                slices = Slices(prepared, seed, vocabulary, matcher, thinking)
+                reader = works.choice(prepared, number)
+                self.rows.append(AnswerRow(number, reader, seed, slices=slices))
+            else:
+                reader, sent = works.sent_choice(prepared, number)
+                self.rows.append(AnswerRow(number, reader, seed, sent))
 
     @property
     def cells(self) -> int:
@@ -81,15 +107,16 @@ class OpenAnswer:
         return any(row.begun_at is not None for row in self.rows)
 
     def body(self, row: AnswerRow, markers: frozenset[str]) -> dict[str, Any]:
-        """Return the body of the request to llama-server for one row. `markers` are special tokens
-        whose text is sent."""
+        """Return the body of the next request to llama-server for one row. `markers` are special
+        tokens whose text is sent."""
         prepared, sampling = self.prepared, self.prepared.request.sampling
-        return {
+        common: dict[str, Any] = {
             "prompt": [*prepared.tokens],
+            "id_slot": row.slot.number,
             "n_predict": prepared.max_tokens,
             "stream": True,
             "return_progress": True,
-            "cache_prompt": prepared.request.key_id is None,
+            "cache_prompt": row.slot.keeps or row.is_continued,
             "preserved_tokens": sorted(markers),
             "samplers": [*SAMPLERS],
             "temperature": sampling.temperature,
@@ -101,6 +128,9 @@ class OpenAnswer:
             "repeat_last_n": self.cells,
             "logit_bias": [[token, bias] for token, bias in sampling.logit_bias.items()],
         }
+        if row.slices is None:
+            return common
+        return common | (row.slices.reading(BATCH_TOKENS) or row.slices.asking())
 
     def read(self, frame: Frame, row: AnswerRow) -> None:
         """Report the progress of the prompt, which all rows share."""
@@ -109,7 +139,12 @@ class OpenAnswer:
 
     def take(self, frame: Frame, row: AnswerRow, now: float) -> bool:
         """Send the text of a frame; return whether the row is over, because the frame is the last
-        or because the text is complete. Raises the reader's errors."""
+        or because the text is complete. A row in slices may need another request after its frame.
+        Raises the reader's errors, and DeadEnd."""
+        if frame.stop is not None and not row.is_continued:
+            row.cached, row.is_continued = frame.cached, True
+        if row.slices is not None:
+            return self._take_slice(frame, row, row.slices, now)
         new = max(0, frame.tokens - row.tokens)
         if new and row.first_at is None:
             row.first_at = now
@@ -121,12 +156,18 @@ class OpenAnswer:
             self.request.put(row.choice, output.pieces, now)
             ended = ended or output.ended
         row.tokens = max(row.tokens, frame.tokens)
-        row.cached = max(row.cached, frame.cached)
         if ended:
             self._finish(row, "stop", now)
         elif frame.stop is not None:
             self._finish(row, "length" if frame.stop == "limit" else "stop", now)
         return row.is_over
+
+    def history(self) -> PromptAnswer | None:
+        """Return all prompt and output tokens if the request wants them; else None."""
+        slices = self.rows[0].slices
+        if self.prepared.request.history is None or slices is None:
+            return None
+        return PromptAnswer((*self.prepared.tokens, *slices.made), "", 0)
 
     def usage(self, now: float) -> Usage:
         """Return the sums over all rows; times are those of the slowest row, the waiting time that
@@ -150,20 +191,44 @@ class OpenAnswer:
             return 0.0
         return (now if row.ended_at is None else row.ended_at) - row.first_at
 
+    def _take_slice(self, frame: Frame, row: AnswerRow, slices: Slices, now: float) -> bool:
+        if frame.stop is None or slices.was_prompt():
+            return False
+        sampled = slices.sampled(frame)
+        if not sampled:
+            raise ValueError("llama-server sent no token")
+        slices.took(now - row.asked_at, len(sampled))
+        is_void = False
+        for token in sampled:
+            if is_void or row.is_over or not slices.may_come(token.token):
+                break
+            is_end = token is sampled[-1] and frame.stop == "eos"
+            is_void = self._push(row, slices, token, now, is_end=is_end)
+        while not row.is_over and (forced := slices.forced()) is not None:
+            self._push(row, slices, SampledToken(NO_ROW, forced), now, is_end=False)
+        return row.is_over
+
+    def _push(
+        self, row: AnswerRow, slices: Slices, token: SampledToken, now: float, *, is_end: bool
+    ) -> bool:
+        """Add a token to a row, which it may end; return whether the tokens behind it are void.
+        `is_end`: llama-server ends answers at it."""
+        is_void = slices.add(token.token)
+        row.tokens += 1
+        if row.first_at is None:
+            row.first_at = now
+        output = row.reader.push(token)
+        self.request.put(row.choice, output.pieces, now)
+        ends = token.token in self.prepared.stop_token_ids or (is_end and not slices.goes_on)
+        if output.ended or ends:
+            self._finish(row, "stop", now)
+        elif row.tokens >= self.prepared.max_tokens:
+            self._finish(row, "length", now)
+        return is_void
+
     def _finish(self, row: AnswerRow, reason: FinishReason, now: float) -> None:
         last = row.reader.finish(reason)
         row.reasoning_tokens, row.ended_at = last.reasoning_tokens, now
         self.request.end_choice(
             row.choice, last.finish_reason, now, stop=last.stop, pieces=last.pieces
         )
-
-
-def without_strict(request: GenerationRequest) -> tuple[GenerationRequest, tuple[str, ...]]:
-    """Return the request without strict tools, which need a grammar, and the paths of the fields
-    that thus have no effect."""
-    tools: Any = getattr(request.prompt, "tools", ())
-    if not any(tool.strict for tool in tools):
-        return request, ()
-    loose = tuple(tool.model_copy(update={"strict": False}) for tool in tools)
-    prompt = request.prompt.model_copy(update={"tools": loose})
-    return request.model_copy(update={"prompt": prompt}), ("tools.strict",)

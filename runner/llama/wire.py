@@ -15,13 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from runner.llama.frames import LostAnswer, News, failed, frame_of
+from runner.llama.frames import Frame, LostAnswer, News, failed, frame_of
 
 ASK_S = 10.0
 """Deadline of a short question, in seconds."""
-STALLED_S, ONE_STALLED_S = 120.0, 150.0
-"""How long all streams together, and one of them, may be silent, in seconds. In this time a slow
-machine computes a batch of a prompt. If all are silent, the runner ends; if one is, its request."""
+STILL_S, STALLED_S, ONE_STALLED_S = 10.0, 120.0, 150.0
+"""How long all streams together may be silent, in seconds, if llama-server uses no processor time,
+and if it does; and how long one stream may be. In this time a slow machine computes a batch of a
+prompt. If all are silent, the runner ends; if one is, its request."""
 MOST_LINE_BYTES, MOST_ANSWER_BYTES = 1 << 20, 16 << 20
 PROBES = (
     "Hello, world! It's 12:34 on 2026-11-29; isn't it?", "  leading and   inner spaces  ",
@@ -130,10 +131,8 @@ class Stream:
         except TimeoutError:
             self._lose(f"llama-server sent nothing for {ONE_STALLED_S:g} s")
         except (OSError, http.client.HTTPException, ValueError) as error:
-            # the other thread may have closed the connection in the middle of anything
+            # `close` shuts down the socket alone, so http.client's own objects stay as they are
             self._lose(f"the connection to llama-server broke: {type(error).__name__}")
-        except AttributeError as error:
-            self._lose(f"the connection to llama-server was closed: {error}")
 
     def _lose(self, why: str) -> None:
         if not self._is_closed:
@@ -150,6 +149,9 @@ class Stream:
             why = f"llama-server refused it ({answer.status}): {words[:300]}"
             self._post(LostAnswer(why, refused=answer.status < 500))
             return
+        if self._body.get("stream") is False:
+            self._read_whole(answer.read(MOST_ANSWER_BYTES))
+            return
         while line := answer.readline(MOST_LINE_BYTES):
             if not line.startswith(b"data:"):
                 if line.startswith(b"error:"):
@@ -162,6 +164,14 @@ class Stream:
             if isinstance(news, LostAnswer) or news.stop is not None:
                 return
         self._lose("llama-server ended its answer early")
+
+    def _read_whole(self, data: bytes) -> None:
+        """Pass on an answer that comes in one piece."""
+        news = frame_of(data)
+        if isinstance(news, Frame) and news.stop is None:
+            news = LostAnswer("llama-server's answer has no end")
+        if not self._is_closed:
+            self._post(news)
 
 
 def differing(

@@ -28,6 +28,7 @@ from bus.wire.messages.requests import GenerationRequest, PromptQuestion, TextPr
 from runner.lifecycle import PREPARES_S
 from runner.llama import (
     STALLED_S,
+    STILL_S,
     Launch,
     LlamaClient,
     LlamaLoop,
@@ -62,6 +63,7 @@ class LlamaRole(ServingRole):
         )
         self._since = reactor.now()
         self._works: SentWorks | None = None
+        self._differs = ""
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
         self._preparing = watchdog(parts.spec, lambda: self._text.busy_since, TEXT_THREAD)
 
@@ -77,8 +79,11 @@ class LlamaRole(ServingRole):
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:
             what = f"preparing a request took more than {PREPARES_S:g} s"
             self._stuck(what, thread=TEXT_THREAD)
-        if self._responder.stalled_s(now) > STALLED_S:
+        silent_s = self._responder.stalled_s(now)
+        if silent_s > STALLED_S:
             self._stuck(f"{ENGINE} sent nothing for {STALLED_S:g} s")
+        elif min(silent_s, self._loop.still_s(now)) > STILL_S:
+            self._stuck(f"{ENGINE} sent nothing and used no processor time for {STILL_S:g} s")
 
     def reading(self, now: float) -> RunnerReading:
         """Return the current reading of this runner, with rates since the previous reading and the
@@ -135,12 +140,13 @@ class LlamaRole(ServingRole):
         load = self._factories.load_sent_text
         assert load is not None, "the runner's factories"
         works = self._works = load(self._spec)
-        if not (Path(self._spec.path) / "tokenizer.json").is_file():
-            self._compare(works)
+        self._compare(works)
         return works
 
     def _compare(self, works: SentWorks) -> None:
-        """Compare the tokenizer that was built from the file with llama-server's."""
+        """Compare the tokenizer with llama-server's. One that was built from the file must be
+        equal. A `tokenizer.json` with the file's vocabulary and merges is the model's own: it is
+        used, and the difference is reported."""
 
         def encode(text: str) -> tuple[int, ...]:
             request = GenerationRequest(
@@ -156,10 +162,14 @@ class LlamaRole(ServingRole):
             text = differing(LlamaClient(self._socket), encode)
         except LlamaTrouble as error:
             raise TokenizerError(str(error)) from error
-        if text:
+        if text and not (Path(self._spec.path) / "tokenizer.json").is_file():
             raise TokenizerError(
                 f"the tokenizer that shoal built from the file differs from {ENGINE}'s for "
                 f"{text!r}; put the tokenizer.json of the original model into the folder"
+            )
+        if text:
+            self._differs = (
+                f"tokenizer.json splits {text!r} in another way than {ENGINE}; it is used"
             )
 
     def _text_loaded(self, error: Exception | None) -> None:
@@ -169,6 +179,9 @@ class LlamaRole(ServingRole):
         self._responder.works = self._works
         self._meter.facts_found = self._works.facts
         self.described = {**self.described, **self._works.facts}
+        if self._differs:
+            self.described["tokenizer"] = self._differs
+            self._log.warning("tokenizer", text=self._differs)
         keep()
         self._host.signal("warmed")
         self._recorder.note(wall(), "idle")

@@ -38,16 +38,18 @@ if TYPE_CHECKING:
         open_embedding_folder,
     )
     from runner.text.families import Parsers
-    from runner.text.grammar import open_matcher
+    from runner.text.grammar import BadGrammar, DeadEnd, RowMatcher, RowMatchers, open_matcher
     from runner.text.text import Text
     from runner.text.thread import Answer, TextThread, text_size
     from runner.text.tokenizer import ModelTokenizer, TokenizerError
 
 __all__ = [
     "Answer",
+    "BadGrammar",
     "CallPiece",
     "ChoiceOutput",
     "ChoiceReader",
+    "DeadEnd",
     "EmbeddingFolder",
     "EmbeddingInputs",
     "EmbeddingPrompt",
@@ -60,6 +62,8 @@ __all__ = [
     "PromptReader",
     "ReadPrompt",
     "RendererNotReady",
+    "RowMatcher",
+    "RowMatchers",
     "SentText",
     "Text",
     "TextPiece",
@@ -76,11 +80,15 @@ __all__ = [
 
 _HOMES = {
     "Answer": "runner.text.thread",
+    "BadGrammar": "runner.text.grammar",
+    "DeadEnd": "runner.text.grammar",
     "EmbeddingFolder": "runner.text.embedding",
     "EmbeddingInputs": "runner.text.embedding",
     "EmbeddingPrompt": "runner.text.embedding",
     "ModelTokenizer": "runner.text.tokenizer",
     "Parsers": "runner.text.families",
+    "RowMatcher": "runner.text.grammar",
+    "RowMatchers": "runner.text.grammar",
     "SentText": "runner.text.detokenise",
     "Text": "runner.text.text",
     "TextThread": "runner.text.thread",

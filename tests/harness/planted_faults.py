@@ -60,7 +60,7 @@ FAULTS = (
     ),
     PlantedFault(
         Mutant(
-            "runner/mlx/sampling/grammar_mask.py",
+            "runner/text/grammar/row_matcher.py",
             "        for token in made:\n            row.consume(token)\n",
             "",
             "a grammar is not brought back to where its row was preempted",

@@ -202,7 +202,9 @@ def gguf_card(
         kv_full_because=f"{ENGINE} keeps its KV in 16 bits",
     )
     unused = _unused_adapters() if has_adapters else None
-    return card, (lacking, no_more_context(notes, card), kv_notice(notes, card, "full"), unused)
+    others = _other_backends(notes)
+    context, kv = no_more_context(notes, card), kv_notice(notes, card, "full")
+    return card, (lacking, context, kv, others, unused)
 
 
 def without_lacking(notes: Notes, adapters: FoundAdapters) -> tuple[Notes, Unfit | None]:
@@ -246,6 +248,15 @@ def _gguf_backends(notes: Notes) -> tuple[str, ...]:
     """Return the backends that may run the model; a `card.toml` may exclude some."""
     allowed = tuple(tag for tag in notes.compatible_backends if tag.startswith(LLAMA_TAG))
     return allowed or GGUF_BACKENDS
+
+
+def _other_backends(notes: Notes) -> Unfit | None:
+    """Return the notice about backends in `card.toml` that run no GGUF files."""
+    others = [tag for tag in notes.compatible_backends if not tag.startswith(LLAMA_TAG)]
+    if not others:
+        return None
+    why = f"card.toml: compatible_backends = {', '.join(others)} has no effect: {ENGINE} runs GGUF"
+    return Unfit("no_effect", why, f"name backends of {', '.join(GGUF_BACKENDS)}, or none")
 
 
 def _unused_adapters() -> Unfit:

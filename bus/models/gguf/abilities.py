@@ -40,18 +40,33 @@ ABILITIES = (
     EngineAbility("stop strings", "stop", done=True),
     EngineAbility("temperature, top_k, top_p, min_p", "temperature", done=True),
     EngineAbility("seeds", "seed", done=True, note="an answer also depends on requests beside it"),
-    EngineAbility("repetition penalty, logit bias", "repetition_penalty", done=True),
-    EngineAbility("prefix cache", "prompt", done=True, note="not for requests with an API key"),
-    EngineAbility("frequency penalty", "frequency_penalty", done=False),
-    EngineAbility("presence penalty", "presence_penalty", done=False),
-    EngineAbility("response formats and grammars", "response_format", done=False),
-    EngineAbility("required tool calls", "tool_choice", done=False),
-    EngineAbility("log-probabilities", "logprobs", done=False),
+    EngineAbility("repetition penalty", "repetition_penalty", done=True),
+    EngineAbility("frequency penalty", "frequency_penalty", done=True),
+    EngineAbility("presence penalty", "presence_penalty", done=True),
+    EngineAbility("logit bias", "logit_bias", done=True),
+    EngineAbility("prefix cache", "prompt", done=True),
+    EngineAbility("response formats and grammars", "response_format", done=True),
+    EngineAbility("strict tools", "tools", done=True),
+    EngineAbility("required tool calls", "tool_choice", done=True),
+    EngineAbility("log-probabilities", "logprobs", done=True),
+    EngineAbility("thinking budgets", "thinking_budget", done=True),
+    EngineAbility("minimum lengths", "min_tokens", done=True),
+    EngineAbility("ignoring end tokens", "ignore_eos", done=True),
+    EngineAbility("token ids of earlier answers", "history", done=True),
+    EngineAbility(
+        "frequency or presence penalty beside a repetition penalty",
+        "repetition_penalty",
+        done=False,
+        note=f"{ENGINE} counts both over the same tokens; shoal counts the first over the answer "
+        "alone",
+    ),
+    EngineAbility(
+        "logit bias beside a repetition penalty",
+        "logit_bias",
+        done=False,
+        note=f"{ENGINE} adds the bias before the penalty; shoal adds it after",
+    ),
     EngineAbility("log-probabilities of prompts", "prompt_logprobs", done=False),
-    EngineAbility("thinking budgets", "thinking_budget", done=False),
-    EngineAbility("minimum lengths", "min_tokens", done=False),
-    EngineAbility("ignoring end tokens", "ignore_eos", done=False),
-    EngineAbility("token ids of earlier answers", "history", done=False),
     EngineAbility("LoRA adapters", "model", done=False),
 )
 """The abilities of llama-server as shoal uses it."""
@@ -64,17 +79,13 @@ def engine_of(card: ModelCard) -> str:
 
 def missing_ability(request: GenerationRequest) -> EngineAbility | None:
     """Return the first ability that a request needs and llama-server lacks; None if it has all."""
+    sampling = request.sampling
+    repeats = sampling.repetition_penalty != 1.0
+    counts = sampling.frequency_penalty != 0.0 or sampling.presence_penalty != 0.0
     needed = {
-        "frequency_penalty": request.sampling.frequency_penalty != 0.0,
-        "presence_penalty": request.sampling.presence_penalty != 0.0,
-        "response_format": request.output.kind != "text",
-        "tool_choice": request.tool_choice.mode in ("required", "named"),
-        "logprobs": request.top_logprobs is not None,
+        "repetition_penalty": repeats and counts,
+        "logit_bias": repeats and bool(sampling.logit_bias),
         "prompt_logprobs": request.prompt_logprobs is not None,
-        "thinking_budget": request.thinking_budget is not None,
-        "min_tokens": request.min_tokens is not None,
-        "ignore_eos": request.ignore_eos,
-        "history": request.history is not None,
         "model": request.adapter is not None,
     }
     lacking = (each for each in ABILITIES if not each.done)

@@ -1,105 +1,37 @@
-"""Talks to llguidance: which tokens a grammar allows next.
-
-A `RowMatcher` follows one row. `allowed` is the mask of its next token; `consume` advances it. A
-token that the grammar refuses, or a state without a next token, is a `DeadEnd`: an error of the
-row. When the grammar is satisfied only an end token is allowed; after that, anything is.
-"""
+"""Talks to llguidance and the tokenizer's file: opens the grammars of an engine's rows."""
 
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
-from llguidance import LLMatcher, LLTokenizer
-from numpy.typing import NDArray
+from llguidance import LLTokenizer
 
 from bus.wire.ids import TokenId
 from runner.engine import GrammarSpec
-from runner.text import open_matcher
-
-KEPT_GRAMMARS = 64
-
-
-class DeadEnd(Exception):
-    """The grammar allows no continuation of the row's output."""
-
-
-NOTHING_FOLLOWS = "the format allows no further token, or its limits are exceeded"
-
-
-class BadGrammar(Exception):
-    """The grammar does not compile, or the model has no tokenizer to compile it for."""
-
-
-class RowMatcher:
-    """The state of one row in its grammar."""
-
-    def __init__(self, matcher: LLMatcher, vocabulary: int, ends: frozenset[int]) -> None:
-        self._matcher = matcher
-        self._vocabulary = vocabulary
-        self._ends = ends
-        self.over = False
-
-    def consume(self, token: TokenId) -> None:
-        """Advance the grammar by `token`. Raises DeadEnd if the grammar refuses the token; after
-        the grammar's end any token is accepted."""
-        if self.over:
-            return
-        if not self._matcher.consume_token(token):
-            raise DeadEnd("the answer so far does not follow the format")
-        self.over = token in self._ends
-
-    def allowed(self) -> NDArray[np.bool_]:
-        """Return one flag per token of the vocabulary, true if the token may come next; at least
-        one is true. Raises DeadEnd."""
-        if self.over:
-            return np.ones(self._vocabulary, dtype=np.bool_)
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        if self._matcher.is_error():
-            raise DeadEnd(NOTHING_FOLLOWS)
-        mask = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(np.bool_)
-        if mask.size < self._vocabulary:
-            mask = np.pad(mask, (0, self._vocabulary - mask.size))
-        if not mask.any():
-            raise DeadEnd(NOTHING_FOLLOWS)
-        return mask
+from runner.text import BadGrammar, RowMatcher, RowMatchers
 
 
 class GrammarMasks:
-    """Compiles grammars for one model's tokens. A grammar that several requests use is compiled
-    once."""
+    """The matchers of one model's rows."""
 
     def __init__(self, path: Path, *, vocabulary: int, eos_token_ids: frozenset[int]) -> None:
-        self._vocabulary = vocabulary
-        self._ends = eos_token_ids
-        self._compiled = lru_cache(KEPT_GRAMMARS)(self._compile)
-        self._tokenizer: LLTokenizer | None = None
+        self._matchers: RowMatchers | None = None
         file = path / "tokenizer.json"
         if file.is_file() and eos_token_ids:
-            self._tokenizer = LLTokenizer(
+            guide = LLTokenizer(
                 _without_padding(file.read_text(encoding="utf-8")),
                 n_vocab=vocabulary,
                 eos_token=sorted(eos_token_ids),
             )
+            self._matchers = RowMatchers(guide, vocabulary=vocabulary, ends=eos_token_ids)
 
     def start(self, spec: GrammarSpec, made: tuple[TokenId, ...]) -> RowMatcher:
         """Return a matcher that has already consumed the tokens `made`. Raises BadGrammar,
         DeadEnd."""
-        fresh = self._compiled(spec).deep_copy()
-        row = RowMatcher(fresh, self._vocabulary, self._ends)
-        for token in made:
-            row.consume(token)
-        return row
-
-    def _compile(self, spec: GrammarSpec) -> LLMatcher:
-        if self._tokenizer is None:
+        if self._matchers is None:
             raise BadGrammar("this model has no tokenizer.json, which grammars require")
-        matcher = open_matcher(self._tokenizer, spec)
-        if matcher.is_error():
-            raise BadGrammar(matcher.get_error())
-        return matcher
+        return self._matchers.start(spec, made)
 
 
 def _without_padding(tokenizer_json: str) -> str:

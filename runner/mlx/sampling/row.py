@@ -16,8 +16,9 @@ from bus.wire.ids import TokenId
 from runner.engine import EngineFacts, PrefixHit, RowFailure, RowId, RowSpec
 from runner.mlx.kv import PrefixStore
 from runner.mlx.sampling.batch_sampler import RowDraw, start_draw
-from runner.mlx.sampling.grammar_mask import BadGrammar, DeadEnd, GrammarMasks, RowMatcher
+from runner.mlx.sampling.grammar_mask import GrammarMasks
 from runner.mlx.sampling.pending_step import PendingStep
+from runner.text import BadGrammar, DeadEnd, RowMatcher
 
 
 class RowTrouble(Exception):

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from runner.engine import RowFailure
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.sampling.batch_sampler import Allowed, BatchSampler, Drawn, RowDraw
-from runner.mlx.sampling.grammar_mask import DeadEnd
 from runner.mlx.sampling.pending_step import PendingStep
 from runner.mlx.sampling.row import EngineRow
+from runner.text import DeadEnd
 
 Rows = Sequence[EngineRow | None]
 

@@ -6,5 +6,15 @@ tools.
 
 from runner.text.grammar.call_rules import Calls
 from runner.text.grammar.grammars import Grammars, ThinkFirst, open_matcher
+from runner.text.grammar.row_matcher import BadGrammar, DeadEnd, RowMatcher, RowMatchers
 
-__all__ = ["Calls", "Grammars", "ThinkFirst", "open_matcher"]
+__all__ = [
+    "BadGrammar",
+    "Calls",
+    "DeadEnd",
+    "Grammars",
+    "RowMatcher",
+    "RowMatchers",
+    "ThinkFirst",
+    "open_matcher",
+]

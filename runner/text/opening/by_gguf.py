@@ -3,13 +3,14 @@
 # (the arguments of some functions of tokenizers' are untyped)
 """Talks to the disk: opens the tokenizer of a GGUF file.
 
-A `tokenizer.json` beside the file is used if it has the file's vocabulary. Else a byte-level BPE
-tokenizer is built from the file, if the way in which it splits text is in `SPLITS`. It must encode
-as llama-server does, which does not normalise text; the runner compares both.
+A `tokenizer.json` beside the file is used; it must have the file's vocabulary and merges. Else a
+byte-level BPE tokenizer is built from the file, if the way in which it splits text is in `SPLITS`.
+It must encode as llama-server does, which does not normalise text; the runner compares both.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,7 +56,11 @@ def open_gguf(file: Path, form: str | None) -> OpenedTokenizer:
         raise TokenizerError(f"{file.name}: {error}") from error
     tokens = _texts(metadata, _TOKENS)
     beside = file.parent / SIDE_FILE
-    backend = _beside(beside, tokens) if beside.is_file() else _built(file.name, metadata, tokens)
+    backend = (
+        _beside(beside, metadata, tokens)
+        if beside.is_file()
+        else _built(file.name, metadata, tokens)
+    )
     plain = PlainTokenizer(backend, _templates(metadata))
     ids = {name: metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", *_ENDS)}
     valid = {
@@ -78,8 +83,8 @@ def open_gguf(file: Path, form: str | None) -> OpenedTokenizer:
     )
 
 
-def _beside(path: Path, tokens: Sequence[str]) -> Tokenizer:
-    """Return the tokenizer of a `tokenizer.json` with these tokens."""
+def _beside(path: Path, metadata: Mapping[str, object], tokens: Sequence[str]) -> Tokenizer:
+    """Return the tokenizer of a `tokenizer.json` with these tokens and the file's merges."""
     backend = Tokenizer.from_file(str(path))
     backend.no_truncation()
     backend.no_padding()
@@ -90,6 +95,13 @@ def _beside(path: Path, tokens: Sequence[str]) -> Tokenizer:
                 f"{path.name} does not belong to the GGUF file: its token {index} is {token!r}, "
                 f"and that of the file is {there}"
             )
+    merges = json.loads(path.read_text(encoding="utf-8"))["model"].get("merges") or ()
+    own = [" ".join(merge) if isinstance(merge, list) else merge for merge in merges]
+    if _MERGES in metadata and own != list(_texts(metadata, _MERGES)):
+        raise TokenizerError(
+            f"{path.name} does not belong to the GGUF file: its merges are others; put the "
+            f"{path.name} of the original model into the folder, or none"
+        )
     return backend
 
 

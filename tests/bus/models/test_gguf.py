@@ -23,10 +23,8 @@ from bus.models.gguf.tensors import TYPES
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import (
     GenerationRequest,
-    OutputFormat,
     Sampling,
     TextPrompt,
-    ToolChoice,
 )
 from tests.harness.gguf_files import F16, F32, SMALL, gguf, small
 
@@ -171,16 +169,9 @@ def test_types_have_whole_blocks() -> None:
 
 
 NEEDS: dict[str, dict[str, Any]] = {
-    "frequency_penalty": {"sampling": Sampling(frequency_penalty=0.5)},
-    "presence_penalty": {"sampling": Sampling(presence_penalty=0.5)},
-    "response_format": {"output": OutputFormat(kind="json_object")},
-    "tool_choice": {"tool_choice": ToolChoice(mode="required")},
-    "logprobs": {"top_logprobs": 0},
+    "repetition_penalty": {"sampling": Sampling(repetition_penalty=1.5, presence_penalty=0.5)},
+    "logit_bias": {"sampling": Sampling(repetition_penalty=0.9, logit_bias={1: 5.0})},
     "prompt_logprobs": {"prompt_logprobs": 1},
-    "thinking_budget": {"thinking_budget": 5},
-    "min_tokens": {"min_tokens": 3},
-    "ignore_eos": {"ignore_eos": True},
-    "history": {"history": ()},
     "model": {"adapter": "mine"},
 }
 

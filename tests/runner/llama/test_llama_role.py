@@ -118,12 +118,17 @@ def test_questions_about_prompts_and_token_ids(site: LlamaSite) -> None:
 
 @needs_program
 def test_what_llama_server_cannot_do_is_refused_by_name(site: LlamaSite) -> None:
-    site.gateway.submit("json", chat("Hi"), output=OutputFormat(kind="json_object"))
-    refusal = site.refused("json").refusal
-    assert (refusal.reason, refusal.field) == ("unsupported", "response_format")
+    site.gateway.submit("scores", TextPrompt(text="Hi"), prompt_logprobs=1)
+    refusal = site.refused("scores").refusal
+    assert (refusal.reason, refusal.field) == ("unsupported", "prompt_logprobs")
     assert "GGUF" in refusal.message
-    site.gateway.submit("logs", chat("Hi"), top_logprobs=2)
-    assert site.refused("logs").refusal.field == "logprobs"
+    both = Sampling(repetition_penalty=1.2, frequency_penalty=0.5)
+    site.gateway.submit("both", chat("Hi"), sampling=both)
+    refusal = site.refused("both").refusal
+    assert refusal.field == "repetition_penalty" and "over the answer" in refusal.message
+    schema = OutputFormat(kind="json_schema", json_schema={"type": "string", "minLength": "x"})
+    site.gateway.submit("odd", chat("Hi"), output=schema)
+    assert site.refused("odd").refusal.field == "response_format"
     site.gateway.submit("far", TextPrompt(text="a b c " * 2000))
     assert site.refused("far").refusal.reason == "context_length"
 
@@ -150,7 +155,7 @@ def test_a_killed_llama_server_ends_its_requests_with_a_reason(tmp_path: Path, m
 def test_a_llama_server_that_stands_still_ends_the_runner(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.roles.llama.STALLED_S", 0.3)
+    monkeypatch.setattr("runner.roles.llama.STILL_S", 0.3)
     site = LlamaSite(tmp_path, model)
     try:
         endless = Sampling(logit_bias=dict.fromkeys((2039, 2041), -100.0))
@@ -164,6 +169,7 @@ def test_a_llama_server_that_stands_still_ends_the_runner(
 
         site.until(left)
         assert site.host.left is not None and site.host.left[0] == lifecycle.WEDGED
+        assert "used no processor time" in site.host.left[2]
     finally:
         site.close()
     assert not site.has_child

@@ -90,7 +90,8 @@ def test_a_built_tokenizer_encodes_as_llama_server_does(built: LlamaSite) -> Non
     ("pre", "beside", "said"),
     [
         ("mystery", None, "put the tokenizer.json of the original model"),
-        ("qwen2", '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', "does not belong"),
+        ("qwen2", '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}', "its token 0"),
+        ("qwen2", '{"model": {"type": "BPE", "vocab": {}, "merges": []}}', "its merges are others"),
     ],
 )
 def test_a_tokenizer_that_cannot_be_right_is_refused(

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from bus.wire.messages.requests import Sampling
 from runner.engine import GrammarSpec, PrefillChunk
-from runner.mlx.sampling.grammar_mask import DeadEnd, GrammarMasks
+from runner.mlx.sampling.grammar_mask import GrammarMasks
 
 SCHEMA = {
     "type": "object",

@@ -1,0 +1,230 @@
+"""A row that shoal steers: which tokens to ask llama-server for next, and which ones to take.
+
+Pure. Some requests need more than a stream of text: formats, log-probabilities, penalties, thinking
+budgets, minimum lengths, token ids. Their rows are computed in slices: llama-server gets the tokens
+so far, from which its KV cache continues, and returns the ids of a few more.
+
+A slice is not constrained. Its tokens are checked against the grammar, one by one. The first one
+that is refused is dropped with all behind it, and asked for again alone, among the permitted tokens
+only. The chance of each permitted token is thus exactly that of drawing under the grammar: p(y) of
+the free draw, plus (1 - p(A)) p(y) / p(A) of the second draw, is p(y) / p(A) for y in the permitted
+set A. A greedy token is the likeliest permitted one in either case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bus.wire.ids import TokenId
+from runner.engine import RowId, SampledToken
+from runner.llama.frames import Frame
+from runner.text import PreparedRequest, ThinkingCount
+
+NO_ROW = RowId(0)
+"""The row of a token outside of an engine of our own."""
+MOST_SLICE, SEEDED_SLICE, FIRST_SLICE = 16, 4, 2
+"""Tokens of a slice: at most; if a seed decides the text, which must not depend on the machine's
+speed; and at first."""
+SLICE_S = 0.15
+"""The time in seconds that a slice should take: clients see its tokens together."""
+RAISED = 1000.0
+"""A bias that makes all other tokens impossible, and keeps the permitted ones in proportion."""
+MOST_SEED = 2**32 - 1
+"""llama-server draws a seed of its own if it gets this one, so it is never sent."""
+SEED_STEP = 0x9E3779B1
+FIELDS = (
+    "content", "tokens", "stop", "stop_type", "tokens_predicted", "timings",
+    "completion_probabilities",
+)  # fmt: skip
+"""The fields of an answer that are sent; the others repeat the prompt and the request."""
+
+
+class TokenMatcher(Protocol):
+    """Follows a row in its grammar (`runner.text.RowMatcher`)."""
+
+    def accepts(self, token: TokenId) -> bool:
+        """Return whether `token` may come next."""
+        ...
+
+    def consume(self, token: TokenId) -> None:
+        """Advance by `token`. Raises DeadEnd."""
+        ...
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Return one flag per token, true if it may come next. Raises DeadEnd."""
+        ...
+
+
+def needs_slices(prepared: PreparedRequest) -> bool:
+    """Return whether a request needs more of its rows than streams of text."""
+    request, sampling = prepared.request, prepared.request.sampling
+    return (
+        prepared.grammar is not None
+        or prepared.limit is not None
+        or request.top_logprobs is not None
+        or request.min_tokens is not None
+        or request.history is not None
+        or request.ignore_eos
+        or sampling.frequency_penalty != 0.0
+        or sampling.presence_penalty != 0.0
+    )
+
+
+@dataclass(slots=True)
+class Slices:
+    """The slices of one row. `made` are the row's tokens so far. `vocabulary` is the number of
+    llama-server's tokens. `due` are tokens that must come next, whatever the model says."""
+
+    prepared: PreparedRequest
+    seed: int
+    vocabulary: int
+    matcher: TokenMatcher | None = None
+    thinking: ThinkingCount | None = None
+    made: list[TokenId] = field(default_factory=list[TokenId])
+    _prompt: Literal["unread", "asked", "read"] = "unread"
+    _due: list[TokenId] = field(default_factory=list[TokenId])
+    _permitted: Sequence[int] | None = None
+    _asked_for: int = FIRST_SLICE
+    _token_s: float = 0.0
+
+    def forced(self) -> TokenId | None:
+        """Return the next token if there is only one; None if llama-server must be asked. It is
+        asked for every token whose log-probability is wanted."""
+        if self.prepared.request.top_logprobs is not None:
+            return None
+        if self._due:
+            return self._due[0]
+        permitted = self._permitted
+        return TokenId(permitted[0]) if permitted is not None and len(permitted) == 1 else None
+
+    def reading(self, batch: int) -> dict[str, Any] | None:
+        """Return the fields of a request that computes a prompt of more than `batch` tokens and
+        reports its progress; None if that is done."""
+        if self._prompt == "unread" and len(self.prepared.tokens) > batch:
+            self._prompt = "asked"
+            return {"n_predict": 0}
+        self._prompt = "read"
+        return None
+
+    def was_prompt(self) -> bool:
+        """Return whether the last request only computed the prompt; its answer has no tokens."""
+        return self._prompt == "asked"
+
+    def asking(self) -> dict[str, Any]:
+        """Return the fields of the request for the next slice."""
+        request, made = self.prepared.request, self.made
+        sampling = request.sampling
+        held = (request.min_tokens or 0) - len(made)
+        size = self._size(held)
+        fields: dict[str, Any] = {
+            "prompt": [*self.prepared.tokens, *made],
+            "n_predict": size,
+            "stream": False,
+            "return_progress": False,
+            "return_tokens": True,
+            "response_fields": [*FIELDS],
+            "seed": (self.seed + len(made) * SEED_STEP) % MOST_SEED,
+        }
+        if request.top_logprobs is not None:
+            fields["n_probs"] = max(1, request.top_logprobs)
+            fields["post_sampling_probs"] = False
+        if sampling.frequency_penalty or sampling.presence_penalty:
+            # llama-server counts the last tokens, those of the prompt too
+            fields["repeat_last_n"] = len(made)
+            fields["frequency_penalty"] = sampling.frequency_penalty
+            fields["presence_penalty"] = sampling.presence_penalty
+        bias: dict[int, float | bool] = dict(sampling.logit_bias)
+        if held > 0:
+            bias |= dict.fromkeys(self.prepared.stop_token_ids, False)
+        only = self._due[:1] or self._permitted
+        if only is not None:
+            bias = self._only(only, bias)
+        fields["logit_bias"] = [[token, value] for token, value in bias.items()]
+        self._asked_for = size
+        return fields
+
+    def took(self, seconds: float, tokens: int) -> None:
+        """Record how long a slice of so many tokens took."""
+        self._token_s = seconds / max(1, tokens)
+
+    def sampled(self, frame: Frame) -> list[SampledToken]:
+        """Return the tokens of a slice, before any is checked."""
+        most = self.prepared.request.top_logprobs
+        if most is None:
+            return [SampledToken(NO_ROW, token) for token in frame.ids]
+        if len(frame.scores) != len(frame.ids):
+            raise ValueError("llama-server sent no log-probabilities")
+        return [
+            SampledToken(NO_ROW, token, score.logprob, score.top[:most])
+            for token, score in zip(frame.ids, frame.scores, strict=True)
+        ]
+
+    def may_come(self, token: TokenId) -> bool:
+        """Return whether the grammar permits a token. If not, the next slice is that token alone,
+        among those that it permits. Raises DeadEnd."""
+        if self.matcher is None or self.matcher.accepts(token):
+            return True
+        self._permitted = np.flatnonzero(self.matcher.allowed()).tolist()
+        return False
+
+    def add(self, token: TokenId) -> bool:
+        """Add a token to the row; return whether the tokens behind it in its slice are void,
+        because others must come. Raises DeadEnd."""
+        self.made.append(token)
+        self._permitted = None
+        if self.matcher is not None:
+            self.matcher.consume(token)
+        if self._due:
+            del self._due[0]
+        if self.thinking is not None:
+            self.thinking.take(token)
+            if not self._due and self.thinking.is_due:
+                assert self.prepared.limit is not None, "counts by a limit"
+                self._due = [*self.prepared.limit.ending]
+        return bool(self._due)
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether the row goes on behind a token at which llama-server ends answers."""
+        request = self.prepared.request
+        held = request.min_tokens is not None and len(self.made) < request.min_tokens
+        return held or request.ignore_eos or self.matcher is not None
+
+    def _size(self, held: int) -> int:
+        """Return the number of tokens of the next slice. The tokens of a slice share their
+        penalties and their bias."""
+        sampling = self.prepared.request.sampling
+        left = self.prepared.max_tokens - len(self.made)
+        if self._due or self._permitted is not None:
+            return 1
+        if sampling.frequency_penalty or sampling.presence_penalty:
+            return 1
+        if held > 0:
+            left = min(left, held)
+        if sampling.temperature > 0.0 and sampling.seed is not None:
+            return min(left, SEEDED_SLICE)
+        if not self._token_s:
+            return min(left, FIRST_SLICE)
+        in_time = max(1, int(SLICE_S / self._token_s))
+        return min(left, in_time, MOST_SLICE, 2 * self._asked_for)
+
+    def _only(
+        self, tokens: Sequence[int], bias: dict[int, float | bool]
+    ) -> dict[int, float | bool]:
+        """Return the bias under which only `tokens` can come. Few are raised above all others. With
+        a repetition penalty, which would divide what is raised, the others are ruled out."""
+        is_plain = self.prepared.request.sampling.repetition_penalty == 1.0
+        if is_plain and 2 * len(tokens) <= self.vocabulary:
+            raised: dict[int, float | bool] = {}
+            for token in tokens:
+                own = bias.get(token, 0.0)
+                raised[token] = own if own is False else RAISED + own
+            return raised
+        others = np.ones(self.vocabulary, dtype=np.bool_)
+        others[[token for token in tokens if token < self.vocabulary]] = False
+        return {**bias, **dict.fromkeys(np.flatnonzero(others).tolist(), False)}

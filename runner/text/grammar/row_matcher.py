@@ -1,0 +1,94 @@
+"""Follows the output of one row in its grammar: which tokens may come next.
+
+Talks to llguidance only. A token that the grammar refuses, or a state without a next token, is a
+`DeadEnd`: an error of the row. When the grammar is satisfied only an end token is allowed; after
+that, anything is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from numpy.typing import NDArray
+
+from bus.wire.ids import TokenId
+from runner.engine import GrammarSpec
+from runner.text.grammar.grammars import open_matcher
+
+KEPT_GRAMMARS = 64
+NOTHING_FOLLOWS = "the format allows no further token, or its limits are exceeded"
+
+
+class DeadEnd(Exception):
+    """The grammar allows no continuation of the row's output."""
+
+
+class BadGrammar(Exception):
+    """The grammar does not compile, or the model has no tokenizer to compile it for."""
+
+
+class RowMatcher:
+    """The state of one row in its grammar."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: int, ends: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._ends = ends
+        self.over = False
+
+    def accepts(self, token: TokenId) -> bool:
+        """Return whether `token` may come next, without advancing."""
+        return self.over or self._matcher.validate_tokens([token]) == 1
+
+    def consume(self, token: TokenId) -> None:
+        """Advance the grammar by `token`. Raises DeadEnd if the grammar refuses the token; after
+        the grammar's end any token is accepted."""
+        if self.over:
+            return
+        if not self._matcher.consume_token(token):
+            raise DeadEnd("the answer so far does not follow the format")
+        self.over = token in self._ends
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """Return one flag per token of the vocabulary, true if the token may come next; at least
+        one is true. Raises DeadEnd."""
+        if self.over:
+            return np.ones(self._vocabulary, dtype=np.bool_)
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        if self._matcher.is_error():
+            raise DeadEnd(NOTHING_FOLLOWS)
+        mask = np.unpackbits(bits, bitorder="little")[: self._vocabulary].astype(np.bool_)
+        if mask.size < self._vocabulary:
+            mask = np.pad(mask, (0, self._vocabulary - mask.size))
+        if not mask.any():
+            raise DeadEnd(NOTHING_FOLLOWS)
+        return mask
+
+
+class RowMatchers:
+    """Starts the matchers of rows, for one vocabulary. A grammar that several rows use is compiled
+    once."""
+
+    def __init__(self, guide: LLTokenizer, *, vocabulary: int, ends: frozenset[int]) -> None:
+        self._guide = guide
+        self._vocabulary = vocabulary
+        self._ends = ends
+        self._compiled = lru_cache(KEPT_GRAMMARS)(self._compile)
+
+    def start(self, spec: GrammarSpec, made: Sequence[TokenId] = ()) -> RowMatcher:
+        """Return a matcher that has already consumed the tokens `made`. Raises BadGrammar,
+        DeadEnd."""
+        fresh = self._compiled(spec).deep_copy()
+        row = RowMatcher(fresh, self._vocabulary, self._ends)
+        for token in made:
+            row.consume(token)
+        return row
+
+    def _compile(self, spec: GrammarSpec) -> LLMatcher:
+        matcher = open_matcher(self._guide, spec)
+        if matcher.is_error():
+            raise BadGrammar(matcher.get_error())
+        return matcher
