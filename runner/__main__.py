@@ -20,7 +20,7 @@ from runner.group.collectives import Exchanges
 from runner.group.lockstep import RankContext
 from runner.roles.role import Factories, Progressed
 from runner.service import run_slot
-from runner.text import TextWorks, import_libraries
+from runner.text import import_libraries
 
 if TYPE_CHECKING:
     from runner.mlx.embedding import EmbeddingEngine
@@ -103,7 +103,7 @@ def open_exchanges(spec: RunnerSpec, context: RankContext) -> Exchanges:
     return open_checks(context, spec.memory_limit_bytes)
 
 
-def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> TextWorks:
+def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> Text:
     """Open the model's tokenizer, and return the object that does all text work. The tokenizer
     library is imported only now. Raises TokenizerError."""
     from runner.text import ModelTokenizer, Parsers, Text
@@ -116,21 +116,6 @@ def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> TextWorks:
         ),
         thinking_by_default=spec.thinking,
         constrain_tools=constrain_tools,
-    )
-
-
-def load_sent_text(spec: RunnerSpec) -> Text:
-    """Open the tokenizer of a GGUF model, and return the object that does all text work. Raises
-    TokenizerError."""
-    from runner.text import ModelTokenizer, Parsers, Text
-
-    return Text(
-        ModelTokenizer(
-            Path(spec.path),
-            parsers=Parsers(spec.tool_parser, spec.reasoning_parser),
-            special_tokens_in_messages=spec.special_tokens_in_messages,
-        ),
-        thinking_by_default=spec.thinking,
     )
 
 
@@ -174,7 +159,7 @@ def main() -> int:
             load_engine=load,
             load_follower=load,
             load_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
-            load_sent_text=load_sent_text,
+            load_sent_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
             llama_server=llama_server(settings.runner.llama_server),
             load_embedder=load_embedder,
             load_inputs=load_inputs,

@@ -11,7 +11,7 @@ import pytest
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart
 from bus.wire.messages.tokens import ChoiceEnd, TokenDelta
 from conf.paths import bundled_models, llama_server
-from runner.__main__ import load_sent_text
+from runner.__main__ import load_text
 from runner.roles.llama import LlamaRole
 from tests.harness.gguf_files import from_qwen3, small
 from tests.harness.hub import files_of
@@ -48,7 +48,7 @@ class LlamaSite(Site[LlamaRole]):
     def __init__(
         self, folder: Path, model: Path, program: tuple[str, ...] = PROGRAM, **spec: Any
     ) -> None:
-        factories = {"load_sent_text": load_sent_text, "llama_server": program}
+        factories = {"load_sent_text": load_text, "llama_server": program}
         given = {"context_tokens": 512, "max_rows": 4, "max_waiting": 4, **spec}
         super().__init__(folder, LlamaRole, factories, path=str(model), dtype="gguf", **given)
 

@@ -53,7 +53,7 @@ def ask(node: Node, **fields: Any) -> Any:
 def test_it_is_listed_and_shown_and_what_is_cut_is_told(served: Node) -> None:
     listed, shown = served.shoal("ls"), served.shoal("show", GGUF).stdout
     assert "F32 (GGUF)" in listed.stdout and "it is truncated" in listed.stdout + listed.stderr
-    assert "llama-server" in shown and "log-probabilities (logprobs)" in shown
+    assert "llama-server" in shown and "LoRA adapters (model)" in shown
     tags = served.http.get("/api/tags").json()["models"]
     (details,) = [each["details"] for each in tags if each["name"].startswith(GGUF)]
     assert (details["format"], details["quantization_level"]) == ("gguf", "F32")
@@ -65,9 +65,58 @@ def test_it_answers_as_the_model_in_mlx_and_refuses_by_name(served: Node) -> Non
     own = served.chat("What is shoal?", model=MODEL, max_tokens=16).json()
     assert answer.json()["choices"][0]["message"] == own["choices"][0]["message"]
     assert answer.json()["usage"]["prompt_tokens"] == own["usage"]["prompt_tokens"]
-    refused = ask(served, response_format={"type": "json_object"})
+    fields = {"repetition_penalty": 1.2, "frequency_penalty": 0.5}
+    refused = ask(served, **fields)
     assert refused.status_code == 400, refused.text
-    assert refused.json()["error"]["param"] == "response_format"
+    assert refused.json()["error"]["param"] == "repetition_penalty"
+
+
+def both(node: Node, text: str, **fields: Any) -> list[dict[str, Any]]:
+    """The choice of the GGUF model and that of the same weights in MLX."""
+    answers = [node.chat(text, model=model, **fields) for model in (GGUF, MODEL)]
+    assert [each.status_code for each in answers] == [200, 200], [each.text for each in answers]
+    return [each.json()["choices"][0] for each in answers]
+
+
+FORM = {"name": "f", "schema": {
+    "type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}},
+    "required": ["name", "n"], "additionalProperties": False}}  # fmt: skip
+TOOL = {"type": "function", "function": {"name": "clock", "strict": True, "parameters": {
+    "type": "object", "properties": {"zone": {"enum": ["CET", "UTC"]}}, "required": ["zone"],
+    "additionalProperties": False}}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": FORM}},
+        {"tools": [TOOL], "tool_choice": "required"},
+        {"guided_regex": "[a-z]{3} [0-9]{2}"},
+        {"frequency_penalty": 2.0, "logit_bias": {"220": 8}},
+        {"presence_penalty": 2.0, "logit_bias": {"220": 8}},
+        {"min_tokens": 40},
+        {"ignore_eos": True},
+        {"reasoning_effort": "high", "thinking_budget": 5},
+        {"logprobs": True, "top_logprobs": 3},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_each_field_has_the_effect_that_it_has_in_mlx(served: Node, fields: dict[str, Any]) -> None:
+    own = {"max_tokens": 48, "reasoning_effort": "none", **fields}
+    gguf, mlx = both(served, "What is shoal?", **own)
+    plain = served.chat("What is shoal?", model=GGUF, max_tokens=48, reasoning_effort="none")
+    assert gguf != plain.json()["choices"][0]
+    scores = [choice.pop("logprobs", None) for choice in (gguf, mlx)]
+    for call in [*gguf["message"].get("tool_calls", ()), *mlx["message"].get("tool_calls", ())]:
+        del call["id"]
+    assert gguf == mlx
+    if "logprobs" not in fields:
+        return
+    for one, other in zip(scores[0]["content"], scores[1]["content"], strict=True):
+        assert one["token"] == other["token"]
+        assert one["logprob"] == pytest.approx(other["logprob"], abs=0.05)
+        for near, far in zip(one["top_logprobs"], other["top_logprobs"], strict=True):
+            assert near["logprob"] == pytest.approx(far["logprob"], abs=0.3)
 
 
 def test_a_killed_llama_server_ends_the_stream_and_the_runner_starts_again(served: Node) -> None:

@@ -41,7 +41,9 @@ class RowMatcher:
 
     def accepts(self, token: TokenId) -> bool:
         """Return whether `token` may come next, without advancing."""
-        return self.over or self._matcher.validate_tokens([token]) == 1
+        if self.over:
+            return True
+        return token < self._vocabulary and self._matcher.validate_tokens([token]) == 1
 
     def consume(self, token: TokenId) -> None:
         """Advance the grammar by `token`. Raises DeadEnd if the grammar refuses the token; after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -136,3 +137,61 @@ def test_tokenizers_that_differ_are_found(tmp_path: Path) -> None:
     client = OtherClient(tmp_path)
     assert differing(client, lambda text: [*map(ord, text)]) == ""
     assert differing(client, lambda text: [*map(ord, text.strip())])
+
+
+def test_an_answer_in_one_piece_has_ids_and_scores(tmp_path: Path) -> None:
+    score = {"id": 5, "logprob": -0.5, "top_logprobs": [{"id": 5, "logprob": -0.5}]}
+    whole = {
+        "content": "a", "tokens": [5], "tokens_predicted": 1, "stop": True, "stop_type": "limit",
+        "completion_probabilities": [score],
+    }  # fmt: skip
+
+    def news_of_whole(sent: bytes) -> News:
+        news: Queue[News] = Queue()
+        path = served(tmp_path, lambda connection: connection.sendall(sent))
+        LlamaClient(path).stream({"prompt": [1], "stream": False}, news.put)
+        got = news.get(timeout=10)
+        path.unlink()
+        return got
+
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+    frame = news_of_whole(head + json.dumps(whole).encode())
+    assert isinstance(frame, Frame) and frame.ids == (5,)
+    assert [(each.logprob, each.top) for each in frame.scores] == [(-0.5, ((5, -0.5),))]
+    lost = news_of_whole(head + json.dumps({**whole, "stop": False}).encode())
+    assert isinstance(lost, LostAnswer) and "no end" in lost.why
+
+
+def test_streams_that_are_closed_at_any_time_end_quietly(tmp_path: Path) -> None:
+    listener, news = socket.socket(socket.AF_UNIX), Queue[News]()
+    listener.bind(str(tmp_path / "s"))
+    listener.listen(64)
+
+    def answer() -> None:
+        with listener:
+            for _ in range(60):
+                with listener.accept()[0] as connection, contextlib.suppress(OSError):
+                    connection.recv(1 << 16)
+                    connection.sendall(
+                        HEAD.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
+                    )
+                    for _ in range(20):
+                        data = event(content="a", tokens_predicted=1, stop=False)
+                        connection.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+
+    threading.Thread(target=answer, daemon=True).start()
+    before = threading.excepthook
+    raised: list[Any] = []
+    threading.excepthook = raised.append
+    try:
+        for turn in range(60):
+            stream = LlamaClient(tmp_path / "s").stream({"prompt": [1]}, news.put)
+            for _ in range(turn * 40):
+                pass
+            stream.close()
+        threads = [each for each in threading.enumerate() if each.name == "llama-stream"]
+        for thread in threads:
+            thread.join(10)
+    finally:
+        threading.excepthook = before
+    assert not raised

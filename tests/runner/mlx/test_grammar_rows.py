@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 from bus.wire.messages.requests import Sampling
 from runner.engine import GrammarSpec, PrefillChunk
 from runner.mlx.sampling.grammar_mask import GrammarMasks
+from runner.text import DeadEnd
 
 SCHEMA = {
     "type": "object",
@@ -140,7 +141,7 @@ def test_equal_keys_are_compiled_once(model_folder):
     grammars = GrammarMasks(model_folder("qwen3"), vocabulary=260, eos_token_ids=frozenset({END}))
     grammar = schema_grammar(SCHEMA)
     one, other = grammars.start(grammar, ()), grammars.start(grammar, ())
-    assert grammars._compiled.cache_info().currsize == 1
+    assert grammars._matchers._compiled.cache_info().currsize == 1
     one.consume(int(one.allowed().nonzero()[0][0]))
     assert (other.allowed() == grammars.start(grammar, ()).allowed()).all()
 

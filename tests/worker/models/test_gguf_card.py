@@ -15,6 +15,7 @@ from master.placement.capacity import NodeCapacity
 from tests.harness.gguf_files import SMALL, parts, small, small_tensors
 from worker.models.file_hashes import held_files
 from worker.models.manifest import ggufs_of
+from worker.models.model_card import GGUF_BACKENDS
 from worker.models.weights import Shelf, Weights
 from worker.verifying.checks import verify
 
@@ -58,6 +59,17 @@ def test_a_card_toml_has_its_effect_or_a_notice(tmp_path: Path) -> None:
     assert card.context_tokens == 512 and card.aliases == ("tiny",) and card.kv == "full"
     said = " ".join(entry.why for entry in weights.passed_over)
     assert "16 bits" in said and "mine" in said and "adapters/ has no effect" in said
+
+
+def test_backends_that_run_no_gguf_have_a_notice(tmp_path: Path) -> None:
+    folder = made(tmp_path / "small")
+    for listed, right in (('"mlx-cpu"', GGUF_BACKENDS), ('"llamacpp-cpu"', ("llamacpp-cpu",))):
+        (folder / "card.toml").write_text(f"compatible_backends = [{listed}]\n")
+        assert card_of(tmp_path).compatible_backends == right
+        said = [entry.why for entry in looked(tmp_path).passed_over]
+        assert any("compatible_backends = mlx-cpu has no effect" in why for why in said) is (
+            listed == '"mlx-cpu"'
+        )
 
 
 @pytest.mark.parametrize(
