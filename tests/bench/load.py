@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -40,8 +41,8 @@ class Job:
     more: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-async def stream(port: int, model: str, job: Job) -> Timing:
-    """One streamed completion."""
+async def stream(port: int | Path, model: str, job: Job) -> Timing:
+    """One streamed completion, from a port of this machine or a Unix socket."""
     body = json.dumps(
         {
             "model": model, "prompt": job.prompt, "max_tokens": job.max_tokens,
@@ -49,7 +50,10 @@ async def stream(port: int, model: str, job: Job) -> Timing:
         }
     ).encode()  # fmt: skip
     timing = Timing(time.perf_counter())
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    if isinstance(port, Path):
+        reader, writer = await asyncio.open_unix_connection(str(port))
+    else:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(
         b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
         b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
@@ -86,7 +90,7 @@ async def read_events(reader: asyncio.StreamReader, timing: Timing) -> None:
 
 
 async def run(
-    port: int, model: str, jobs: Sequence[Job], *, stagger_s: float = 0.005
+    port: int | Path, model: str, jobs: Sequence[Job], *, stagger_s: float = 0.005
 ) -> list[Timing]:
     """All jobs at once, their connects staggered; jobs are the concurrency."""
 

@@ -124,8 +124,7 @@ class Site(Generic[AnyRole]):
             first_layer=0,
             last_layer=1,
             addresses=(self.address,),
-            memory_limit_bytes=1 << 30,
-            **{"path": "", "dtype": "float32", **spec},
+            **{"path": "", "dtype": "float32", "memory_limit_bytes": 1 << 30, **spec},
         )
         never = cast(Any, None)
         names = (

@@ -214,3 +214,18 @@ def test_a_prefix_is_shared_within_one_key_only(site: LlamaSite) -> None:
         end = answered(site, name, prompt, max_tokens=2, key_id=key, sampling=GREEDY)
         cached[name] = end.usage.cached_tokens
     assert cached["k1"] == cached["k2"] == cached["k4"] == 0 < cached["k3"]
+
+
+def test_rows_get_room_from_idle_slots(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The KV cache has 512 tokens for four slots; each row leaves some 150 in its own."""
+    model = tiny_gguf(tmp_path_factory.mktemp("gguf") / "tiny")
+    made = LlamaSite(tmp_path_factory.mktemp("s"), model, memory_limit_bytes=1)
+    try:
+        assert made.role.described["kv_tokens"] == 512
+        for number in range(9):
+            prompt = TextPrompt(text=f"{number} fish " * 40)
+            fields = {"top_logprobs": 0} if number % 2 else {}
+            end = answered(made, f"r{number}", prompt, max_tokens=30, sampling=GREEDY, **fields)
+            assert end.usage.completion_tokens > 0 and end.usage.prompt_tokens > 100
+    finally:
+        made.close()
