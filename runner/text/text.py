@@ -40,7 +40,7 @@ from runner.text.conversation import Conversations
 from runner.text.detokenise import Detokeniser, SentText
 from runner.text.echo import EveryToken, PromptEcho
 from runner.text.families import thinking_limit
-from runner.text.grammar import Calls, Grammars, RowMatcher, RowMatchers, ThinkFirst
+from runner.text.grammar import Calls, Grammars, RowMatcher, ThinkFirst
 from runner.text.markup import Span
 from runner.text.prepared import (
     PreparedChoice,
@@ -109,7 +109,6 @@ class Text:
         self._conversations = Conversations(tokenizer, thinking_by_default=thinking_by_default)
         self._constrain_tools = constrain_tools
         self._grammars: Grammars | None = None
-        self._matchers: RowMatchers | None = None
         self._facts: dict[str, str] = {}
         self._lacks_grammars = False
         try:
@@ -156,14 +155,8 @@ class Text:
 
     def matcher(self, prepared: PreparedRequest) -> RowMatcher | None:
         """Return a new matcher of the request's grammar; None if it has none. Raises BadGrammar."""
-        if prepared.grammar is None:
-            return None
-        if self._matchers is None:
-            tokenizer = self._tokenizer
-            self._matchers = RowMatchers(
-                tokenizer.guide, vocabulary=tokenizer.vocabulary, ends=tokenizer.eos_token_ids
-            )
-        return self._matchers.start(prepared.grammar)
+        grammar, grammars = prepared.grammar, self._grammars
+        return None if grammar is None or grammars is None else grammars.matchers.start(grammar)
 
     def choice(self, prepared: PreparedRequest, choice: int) -> ChoiceText | EveryToken:
         request, token_text = prepared.request, self._tokenizer.token_text

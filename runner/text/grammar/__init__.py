@@ -5,8 +5,14 @@ tools.
 """
 
 from runner.text.grammar.call_rules import Calls
-from runner.text.grammar.grammars import Grammars, ThinkFirst, open_matcher
-from runner.text.grammar.row_matcher import BadGrammar, DeadEnd, RowMatcher, RowMatchers
+from runner.text.grammar.grammars import Grammars, ThinkFirst
+from runner.text.grammar.row_matcher import (
+    BadGrammar,
+    DeadEnd,
+    RowMatcher,
+    RowMatchers,
+    open_matcher,
+)
 
 __all__ = [
     "BadGrammar",

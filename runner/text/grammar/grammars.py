@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import OutputFormat
@@ -26,6 +26,7 @@ from runner.engine import GrammarSpec
 from runner.text.families import Marks, Turns
 from runner.text.grammar.call_rules import CallRules, Calls
 from runner.text.grammar.forms import check_size, json_rule, quoted, rule_of
+from runner.text.grammar.row_matcher import RowMatchers, open_matcher
 from runner.text.prepared import SpanState
 
 KEPT_GRAMMARS = 128
@@ -91,16 +92,15 @@ class _Written:
         return json.dumps({"grammars": [{"lark_grammar": self.lark}, inner]})
 
 
-def open_matcher(guide: LLTokenizer, spec: GrammarSpec) -> LLMatcher:
-    """Return a matcher at the beginning of the grammar. Never raises: check `is_error`."""
-    return LLMatcher(guide, spec.compiled, log_level=0, limits=_limits())
-
-
 class Grammars:
-    """Makes and checks grammars for one vocabulary; caches the last `KEPT_GRAMMARS`."""
+    """Makes and checks grammars for one vocabulary; caches the last `KEPT_GRAMMARS`. `matchers`
+    follow the grammars that it made."""
 
     def __init__(self, guide: LLTokenizer, token_ids: Mapping[str, int]) -> None:
         """`token_ids`: added tokens by their text, at least those of markers."""
+        self.matchers = RowMatchers(
+            guide, vocabulary=guide.vocab_size, ends=frozenset(guide.eos_tokens)
+        )
         self._guide = guide
         self._token_ids = token_ids
         self._compiled = lru_cache(KEPT_GRAMMARS)(self._compile)
@@ -266,16 +266,3 @@ def _plain(error: str) -> str:
     for pattern, message in _SAID:
         words = pattern.sub(message, words)
     return words[:400]
-
-
-def _limits() -> LLParserLimits:
-    """Return limits under which a hostile pattern costs some 50 ms in total, and a large legitimate
-    schema still compiles."""
-    return LLParserLimits(
-        initial_lexer_fuel=100_000,
-        step_lexer_fuel=100_000,
-        step_max_items=50_000,
-        max_lexer_states=50_000,
-        max_grammar_size=200_000,
-        verbose_errors=False,
-    )

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from bus.wire.ids import TokenId
 from runner.engine import GrammarSpec
-from runner.text.grammar.grammars import open_matcher
 
 KEPT_GRAMMARS = 64
 NOTHING_FOLLOWS = "the format allows no further token, or its limits are exceeded"
@@ -94,3 +93,21 @@ class RowMatchers:
         if matcher.is_error():
             raise BadGrammar(matcher.get_error())
         return matcher
+
+
+def open_matcher(guide: LLTokenizer, spec: GrammarSpec) -> LLMatcher:
+    """Return a matcher at the beginning of the grammar. Never raises: check `is_error`."""
+    return LLMatcher(guide, spec.compiled, log_level=0, limits=_limits())
+
+
+def _limits() -> LLParserLimits:
+    """Return limits under which a hostile pattern costs some 50 ms in total, and a large legitimate
+    schema still compiles."""
+    return LLParserLimits(
+        initial_lexer_fuel=100_000,
+        step_lexer_fuel=100_000,
+        step_max_items=50_000,
+        max_lexer_states=50_000,
+        max_grammar_size=200_000,
+        verbose_errors=False,
+    )
