@@ -78,7 +78,7 @@ def needs_slices(prepared: PreparedRequest) -> bool:
 @dataclass(slots=True)
 class Slices:
     """The slices of one row. `made` are the row's tokens so far. `vocabulary` is the number of
-    llama-server's tokens. `due` are tokens that must come next, whatever the model says."""
+    llama-server's tokens. `due` are tokens that must come next, instead of what the model says."""
 
     prepared: PreparedRequest
     seed: int

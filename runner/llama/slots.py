@@ -66,12 +66,12 @@ class Slots:
         self._slots[taken.number].is_taken = False
 
 
-def common(one: Sequence[TokenId], other: Sequence[TokenId]) -> int:
+def common(left: Sequence[TokenId], right: Sequence[TokenId]) -> int:
     """Return the length of the common beginning. It compares slices, which is fast."""
-    low, high = 0, min(len(one), len(other))
+    low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if left[low:middle] == right[low:middle]:
             low = middle
         else:
             high = middle - 1

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from numpy.typing import NDArray
 
 from bus.wire.ids import TokenId
 from runner.engine import GrammarSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 KEPT_GRAMMARS = 64
 NOTHING_FOLLOWS = "the format allows no further token, or its limits are exceeded"
@@ -56,6 +59,8 @@ class RowMatcher:
     def allowed(self) -> NDArray[np.bool_]:
         """Return one flag per token of the vocabulary, true if the token may come next; at least
         one is true. Raises DeadEnd."""
+        import numpy as np  # compiling grammars needs none
+
         if self.over:
             return np.ones(self._vocabulary, dtype=np.bool_)
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
