@@ -16,6 +16,7 @@ class TokenScore:
     """The log-probability of a token, and the likeliest tokens at its place, the likeliest
     first."""
 
+    token: TokenId
     logprob: float
     top: tuple[tuple[TokenId, float], ...]
 
@@ -76,7 +77,7 @@ def frame_of(data: bytes) -> News:
 
 def _score(entry: Any) -> TokenScore:
     top = ((TokenId(int(each["id"])), float(each["logprob"])) for each in entry["top_logprobs"])
-    return TokenScore(float(entry["logprob"]), tuple(top))
+    return TokenScore(TokenId(int(entry["id"])), float(entry["logprob"]), tuple(top))
 
 
 def failed(why: str) -> LostAnswer:

@@ -195,15 +195,18 @@ class OpenAnswer:
         if frame.stop is None or slices.was_prompt():
             return False
         sampled = slices.sampled(frame)
-        if not sampled:
+        if not sampled and not slices.waits_for_score:
             raise ValueError("llama-server sent no token")
         slices.took(now - row.asked_at, len(sampled))
         is_void = False
         for token in sampled:
             if is_void or row.is_over or not slices.may_come(token.token):
+                slices.drop_rest()
                 break
-            is_end = token is sampled[-1] and frame.stop == "eos"
+            is_end = token is sampled[-1] and token.token == frame.ids[-1] and frame.stop == "eos"
             is_void = self._push(row, slices, token, now, is_end=is_end)
+        if is_void:
+            slices.drop_rest()
         while not row.is_over and (forced := slices.forced()) is not None:
             self._push(row, slices, SampledToken(NO_ROW, forced), now, is_end=False)
         return row.is_over

@@ -32,6 +32,8 @@ MOST_SLICE, SEEDED_SLICE, FIRST_SLICE = 16, 4, 2
 speed; and at first."""
 SLICE_S = 0.15
 """The time in seconds that a slice should take: clients see its tokens together."""
+SCORED_MOST = 20_000
+"""The likeliest tokens among which the log-probability of a drawn one is looked for."""
 RAISED = 1000.0
 """A bias that makes all other tokens impossible, and keeps the permitted ones in proportion."""
 MOST_SEED = 2**32 - 1
@@ -87,6 +89,8 @@ class Slices:
     thinking: ThinkingCount | None = None
     made: list[TokenId] = field(default_factory=list[TokenId])
     _prompt: Literal["unread", "asked", "read"] = "unread"
+    _unscored: TokenId | None = None
+    _ends: set[TokenId] = field(default_factory=set[TokenId])
     _due: list[TokenId] = field(default_factory=list[TokenId])
     _permitted: Sequence[int] | None = None
     _asked_for: int = FIRST_SLICE
@@ -141,6 +145,11 @@ class Slices:
         bias: dict[int, float | bool] = dict(sampling.logit_bias)
         if held > 0:
             bias |= dict.fromkeys(self.prepared.stop_token_ids, False)
+        if self._unscored is not None:
+            fields["n_probs"] = min(self.vocabulary, SCORED_MOST)
+            fields["n_predict"] = 1
+            bias = self._only([self._complete()], {})
+            return fields | {"logit_bias": [[token, value] for token, value in bias.items()]}
         only = self._due[:1] or self._permitted
         if only is not None:
             bias = self._only(only, bias)
@@ -157,12 +166,32 @@ class Slices:
         most = self.prepared.request.top_logprobs
         if most is None:
             return [SampledToken(NO_ROW, token) for token in frame.ids]
-        if len(frame.scores) != len(frame.ids):
-            raise ValueError("llama-server sent no log-probabilities")
-        return [
-            SampledToken(NO_ROW, token, score.logprob, score.top[:most])
-            for token, score in zip(frame.ids, frame.scores, strict=True)
-        ]
+        if (unscored := self._unscored) is not None:
+            self._unscored = None
+            top = frame.scores[0].top if frame.scores else ()
+            logprob = dict(top).get(unscored)
+            if logprob is None:
+                raise ValueError("llama-server gave no log-probability of a token")
+            return [SampledToken(NO_ROW, unscored, logprob, top[:most])]
+        made: list[SampledToken] = []
+        for place, token in enumerate(frame.ids):
+            if place >= len(frame.scores) or frame.scores[place].token != token:
+                # llama-server scores no token that ends inside a character
+                self._unscored = token
+                break
+            score = frame.scores[place]
+            made.append(SampledToken(NO_ROW, token, score.logprob, score.top[:most]))
+            self._ends = {token}
+        return made
+
+    @property
+    def waits_for_score(self) -> bool:
+        """Return whether the next token is drawn, but its log-probability is not known yet."""
+        return self._unscored is not None
+
+    def drop_rest(self) -> None:
+        """Forget what was drawn behind the last token of the row."""
+        self._unscored = None
 
     def may_come(self, token: TokenId) -> bool:
         """Return whether the grammar permits a token. If not, the next slice is that token alone,
@@ -212,6 +241,13 @@ class Slices:
             return min(left, FIRST_SLICE)
         in_time = max(1, int(SLICE_S / self._token_s))
         return min(left, in_time, MOST_SLICE, 2 * self._asked_for)
+
+    def _complete(self) -> TokenId:
+        """Return a token that ends a character, in whose place llama-server gives scores."""
+        ends = self._ends or self.prepared.stop_token_ids
+        if not ends:
+            raise ValueError("no token of this vocabulary is known to end a character")
+        return TokenId(min(ends))
 
     def _only(
         self, tokens: Sequence[int], bias: dict[int, float | bool]

@@ -18,7 +18,7 @@ from bus.wire.messages.requests import (
     ToolSpec,
 )
 from bus.wire.messages.tokens import Finished, TokenDelta, ToolCallDelta
-from tests.harness.llama_site import LlamaSite, chat, needs_program, tiny_gguf
+from tests.harness.llama_site import TINY, LlamaSite, chat, needs_program, tiny_gguf
 
 pytestmark = needs_program
 GREEDY = Sampling(temperature=0.0)
@@ -154,6 +154,19 @@ def test_tokens_have_scores(site: LlamaSite) -> None:
         assert len(score.top) == 2 and score.top[0][0] == score.token_id
         assert score.top[0][2] == score.logprob and -30 < score.top[1][2] <= score.logprob <= 0
     assert "".join(score.text for score in scores) == site.text("scored")
+
+
+def test_tokens_inside_a_character_have_scores_too(site: LlamaSite) -> None:
+    vocabulary = json.loads((TINY / "tokenizer.json").read_text())["model"]["vocab"]
+    liked = {vocabulary["Ã"]: 100.0, vocabulary["©"]: 100.0, 64: 100.0}
+    sampling = Sampling(temperature=5.0, seed=2, logit_bias=liked)
+    end = answered(site, "bytes", TextPrompt(text="a"), max_tokens=24, sampling=sampling,
+                   top_logprobs=1)  # fmt: skip
+    scores = [score for delta in deltas(site, "bytes") for score in delta.logprobs]
+    drawn = {score.token_id for score in scores}
+    assert end.usage.completion_tokens == 24 and {64, vocabulary["Ã"]} <= drawn <= set(liked)
+    assert len({score.logprob for score in scores}) > 3
+    assert all(-60 < score.logprob <= score.top[0][2] for score in scores)
 
 
 @pytest.mark.parametrize("field", ["frequency_penalty", "presence_penalty"])

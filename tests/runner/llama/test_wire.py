@@ -157,7 +157,9 @@ def test_an_answer_in_one_piece_has_ids_and_scores(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
     frame = news_of_whole(head + json.dumps(whole).encode())
     assert isinstance(frame, Frame) and frame.ids == (5,)
-    assert [(each.logprob, each.top) for each in frame.scores] == [(-0.5, ((5, -0.5),))]
+    assert [(each.token, each.logprob, each.top) for each in frame.scores] == [
+        (5, -0.5, ((5, -0.5),))
+    ]
     lost = news_of_whole(head + json.dumps({**whole, "stop": False}).encode())
     assert isinstance(lost, LostAnswer) and "no end" in lost.why
 
