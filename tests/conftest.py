@@ -4,7 +4,8 @@ nodes or groups are slow: they run in pairs, a file beside a file."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator
+import gc
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,18 @@ CPU_OF_FILES = CpuOfFiles()
 
 def pytest_configure(config: pytest.Config) -> None:
     taken_out(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect the tests without collecting garbage, which is a sixth of the time, and look at none
+    of what has come to be later: it stays until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -93,11 +93,23 @@ def test_no_figure_of_the_house_exceeds_its_ceiling(law: str) -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def code_of(row: str) -> str:
+    """Return the code that loads what a row of the table is about."""
+    names = [module.name for module in product().product if within(module.name, row)]
+    return HELP if row == "shoal --help" else importing(names or [row])
+
+
+@pytest.mark.parametrize("libraries", sorted(set(LOADS.values())), ids=" ".join)
+def test_rows_load_no_libraries_but_those_of_the_table(libraries: tuple[str, ...]) -> None:
+    """Rows of the same libraries share a process: most of their modules are the same, too."""
+    rows = [row for row, loads in LOADS.items() if loads == libraries]
+    assert tuple(loaded_by("".join(map(code_of, rows)))) == libraries, f"see each of {rows}"
+
+
+@pytest.mark.proof
 @pytest.mark.parametrize("row", LOADS)
 def test_a_row_loads_the_libraries_that_its_table_names_and_no_others(row: str) -> None:
-    names = [module.name for module in product().product if within(module.name, row)]
-    code = HELP if row == "shoal --help" else importing(names or [row])
-    assert tuple(loaded_by(code)) == LOADS[row]
+    assert tuple(loaded_by(code_of(row))) == LOADS[row]
 
 
 def test_every_room_that_is_all_pure_has_a_row_in_the_table_of_loads() -> None:

@@ -1,6 +1,6 @@
 """Seeded schedules of faults against real candidates, mirrors and outboxes.
 
-By default 10 of seven plans; `SHOAL_PROVE=1` runs 1,500 of each, 18,000 in all. A failing one
+By default 6 of seven plans; `SHOAL_PROVE=1` runs 1,500 of each, 18,000 in all. A failing one
 says how to have it told again: `SHOAL_TEST_SIM=<plan>:<seed> pytest tests/sim -k replay -s`.
 """
 
@@ -17,7 +17,7 @@ from tests.sim.cluster import PLANS, run_schedule
 pytestmark = pytest.mark.slow
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))
-PART = 20 if PROVING else 10
+PART = 20 if PROVING else 6
 PARTS = 75 if PROVING else 1
 """Schedules of each plan in one test, and how many tests."""
 GATE = (

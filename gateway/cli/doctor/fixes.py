@@ -45,9 +45,7 @@ def fix_all(findings: Iterable[Finding], output: Output) -> bool:
             undone = [_run(undo, output) for undo in fix.undo]
             after = ""
             if fix.undo:
-                after = (
-                    "; undoing it failed too" if any(undone) else "; it was undone"
-                )
+                after = "; undoing it failed too" if any(undone) else "; it was undone"
             raise CliError(
                 f"the fix of {finding.name} failed: `{shlex.join(command)}` {trouble}{after}",
                 remedy="its output is above",

@@ -81,6 +81,17 @@ class Drive:
         self.finish(spec.row)
         return self.ids(spec.row)
 
+    def together(self, specs: Sequence[RowSpec], count: int) -> list[list[int]]:
+        """`count` tokens of each row, all of them beside each other."""
+        rows = tuple(one.row for one in specs)
+        prefill = tuple((PrefillChunk(one.row, 0, len(one.tokens)),) for one in specs)
+        self.step(admit=tuple(specs), prefill=prefill)
+        for _ in range(count - 1):
+            self.step(decode=rows)
+        self.finish(*rows)
+        assert not self.failures
+        return [self.ids(row) for row in rows]
+
     def _read(self) -> None:
         result = self.engine.read()
         self.results.append(result)
@@ -144,14 +155,7 @@ def holds_as(folder: Path, kind: KvKind, held: str, tokens: int) -> None:
             [3 + (7 * at + number) % 250 for at in range(9 + 20 * number)] for number in (0, 1)
         ]
         wanted = [player.alone(spec(one), tokens) for one in prompts]
-        rows = [spec(one) for one in prompts]
-        prefill = tuple((PrefillChunk(row.row, 0, len(row.tokens)),) for row in rows)
-        player.step(admit=tuple(rows), prefill=prefill)
-        for _ in range(tokens - 1):
-            player.step(decode=tuple(row.row for row in rows))
-        player.finish(*(row.row for row in rows))
-        assert not player.failures
-        assert [player.ids(row.row) for row in rows] == wanted
+        assert player.together([spec(one) for one in prompts], tokens) == wanted
     finally:
         engine.close()
 

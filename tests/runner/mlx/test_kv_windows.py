@@ -25,7 +25,8 @@ TINY = ROOT / "conf" / "tiny"
 WINDOW = 28
 KIND = f"window:{WINDOW}"
 A_TOKEN = 8 * 2 * 4 * 32 * 4
-ROWS, TOKENS = (17, 160) if os.environ.get("SHOAL_PROVE") else (9, 60)
+PROVING = bool(os.environ.get("SHOAL_PROVE"))
+ROWS, TOKENS = (17, 160) if PROVING else (9, 40)
 LATENT = {"kv_lora_rank": 64, "qk_rope_head_dim": 32, "qk_nope_head_dim": 32, "v_head_dim": 32}
 
 
@@ -47,18 +48,18 @@ def test_a_row_says_what_mlx_lms_rotating_cache_says(player, new_row):
     steps = sys.modules["mlx_lm.generate"].generate_step(
         mx.array(tokens),
         model,
-        max_tokens=80,
+        max_tokens=48,
         prompt_cache=make_prompt_cache(model, max_kv_size=WINDOW + 4),
     )
     wanted = [int(token) for token, _ in steps]
-    assert player.alone(new_row(tokens), 80) == wanted
+    assert player.alone(new_row(tokens), 48) == wanted
 
 
 def test_a_window_that_holds_the_whole_text_changes_nothing(new_row):
     said = []
     for kind in ("full", "window:4096"):
         engine = load_engine(TINY, memory_limit_bytes=4 << 30, kv=kind)
-        said.append(Drive(engine).alone(spec(prompt(4, 90)), 40))
+        said.append(Drive(engine).alone(spec(prompt(4, 90)), 20))
         engine.close()
     assert said[0] == said[1]
 
@@ -91,7 +92,7 @@ def test_a_row_says_the_same_alone_and_beside_others_and_takes_its_bill(player, 
     assert held == (ROWS - 1) * facts.kv_bytes_fixed
     player.finish(*(s.row for s in specs[1:]))
     assert not player.failures
-    for one in specs[1:]:
+    for one in specs[1 :: 1 if PROVING else 3]:
         alone = player.alone(new_row(one.tokens), TOKENS - 2)
         assert player.ids(one.row)[: TOKENS - 2] == alone
 
@@ -102,11 +103,11 @@ def test_memory_does_not_grow_with_the_text(player, new_row):
     for at, chunk in enumerate(chunks):
         player.step(admit=() if at else (row,), prefill=((chunk,),))
         assert player.engine.memory().kv_bytes == (WINDOW + 4) * A_TOKEN
-    for _ in range(150):
+    for _ in range(60):
         player.step(decode=(row.row,))
     assert player.engine.memory().kv_bytes == (WINDOW + 4) * A_TOKEN
     player.finish(row.row)
-    assert len(player.ids(row.row)) == 151
+    assert len(player.ids(row.row)) == 61
 
 
 def test_the_chunks_in_which_a_prompt_came_change_nothing(player, new_row):

@@ -27,10 +27,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained_model(tmp_path_factory.mktemp("trained") / "tiny")
 
 
-def oracle(model: Path, name: str, prompt: list[int]) -> list[int]:
+def oracle(model: Path, name: str, prompts: list[list[int]]) -> list[list[int]]:
     module = adapted(model, model / "adapters" / name if name else None)
-    steps = generate_step(mx.array(prompt), module, max_tokens=TOKENS)
-    return [int(token) for token, _ in steps]
+    return [
+        [int(token) for token, _ in generate_step(mx.array(one), module, max_tokens=TOKENS)]
+        for one in prompts
+    ]
 
 
 def test_each_says_what_it_was_trained_to_say_and_all_do_in_one_batch(
@@ -46,18 +48,18 @@ def test_each_says_what_it_was_trained_to_say_and_all_do_in_one_batch(
     engine = load(trained)
     assert engine.facts.adapters == set(SAYS)
     wanted = {
-        (name, at): oracle(trained, name, prompt)
+        (name, at): said
         for name in ("", *SAYS)
-        for at, prompt in enumerate(prompts)
+        for at, said in enumerate(oracle(trained, name, prompts))
     }
     for name, text in SAYS.items():
         assert text in tokenizer.decode(wanted[name, 0])
         assert text not in tokenizer.decode(wanted["", 0])
-    keys = [(name, at % 3) for at in range(8) for name in ("", *SAYS)]
+    keys = [(name, at % 3) for at in range(4) for name in ("", *SAYS)]
     rows = [new_row(prompts[at], adapter=name) for name, at in keys]
     player = Drive(engine)
     chunks = [PrefillChunk(row.row, 0, len(row.tokens)) for row in rows]
-    player.step(admit=tuple(rows), prefill=tuple(tuple(chunks[n : n + 8]) for n in (0, 8, 16)))
+    player.step(admit=tuple(rows), prefill=tuple(tuple(chunks[n : n + 6]) for n in (0, 6)))
     for _ in range(TOKENS - 1):
         player.step(decode=tuple(row.row for row in rows))
     player.finish(*(row.row for row in rows))
