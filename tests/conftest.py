@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from tests.harness.shared_files import ALONE_IN_A_PROCESS, FilesThatShare, share
 once_read = functools.cache(httpx_transports.create_ssl_context)  # pyright: ignore[reportPrivateImportUsage]
 httpx_transports.create_ssl_context = once_read  # pyright: ignore[reportPrivateImportUsage]
 
-settings.register_profile("untimed", deadline=None)
+EXAMPLES = 100 if os.environ.get("SHOAL_PROVE") else 60
+"""Of a property that asks for no number."""
+settings.register_profile("untimed", deadline=None, max_examples=EXAMPLES)
 settings.load_profile("untimed")
 
 HERE = Path(__file__).parent

@@ -30,8 +30,10 @@ ALL = (
 
 @pytest.fixture(autouse=True)
 def plain_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The suites here need no plugin of others', and most of a start's time is theirs."""
+    """The suites here need no plugin of others', and most of a start's time is theirs; nor do they
+    multiply matrices, for which libraries are measured."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setattr(parts, "of_tests", dict)
 
 
 def suite(root: Path, **files: str) -> Path:

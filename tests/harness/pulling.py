@@ -25,7 +25,8 @@ from worker.pulling.patience import PullTiming
 QUICK = PullTiming(silence_s=3.0, pause_s=0.05, longest_s=0.2, asked_s=5.0, busy=3)
 REPOSITORY = "someone/tiny"
 BEFORE_THE_HUB = (
-    "httpx2", "worker.pulling.fetching.fetch", "worker.pulling.forecast",
+    "httpx2", "worker.pulling.fetching.fetch", "worker.pulling.forecast", "anyio", "filelock",
+    "httpcore2", "tqdm.auto", "truststore", "yaml",
 )  # fmt: skip
 """What the process imports but `huggingface_hub`, which reads when imported where its hub is."""
 
@@ -123,16 +124,33 @@ def pull(
     return states
 
 
+def answer_of_search(question: bytes, env: dict[str, str]) -> bytes:
+    """The line that the process which searches a hub answers to the one of a question."""
+    asked, asks = os.pipe()
+    told, tells = os.pipe()
+    os.write(asks, question)
+    process = _started((), env, (asked, tells), "worker.pulling.searching")
+    for descriptor in (asks, asked, tells):
+        os.close(descriptor)
+    with open(told, "rb") as answer:
+        line = answer.read()
+    assert process.wait(30) == 0
+    return line
+
+
 def _started(
-    prefix: tuple[str, ...], env: dict[str, str], streams: tuple[int, int]
+    prefix: tuple[str, ...],
+    env: dict[str, str],
+    streams: tuple[int, int],
+    module: str = "worker.pulling",
 ) -> subprocess.Popen[bytes] | forks.Fork:
-    """Start the process with these descriptors as its input and output, forked where nothing comes
+    """Start a process with these descriptors as its input and output, forked where nothing comes
     before its command: it takes a second of a processor otherwise, and there are many pulls."""
     stdin, stdout = streams
     folder = tempfile.gettempdir()
     if not prefix:
-        run = "worker.pulling.__main__:program"
+        run = f"{module}.__main__:program"
         own = (stdin, stdout, 2)
         return forks.started(BEFORE_THE_HUB, ROOT, run, (), env=env, cwd=folder, streams=own)
-    command = [*prefix, sys.executable, "-P", "-m", "worker.pulling"]
+    command = [*prefix, sys.executable, "-P", "-m", module]
     return subprocess.Popen(command, stdin=stdin, stdout=stdout, cwd=folder, env=env)

@@ -144,7 +144,8 @@ def _called(node: ast.Call) -> str:
     """Return the name of a called function that is impure, else an empty text."""
     function = node.func
     if isinstance(function, ast.Attribute):
-        name, owner = function.attr, ast.unparse(function.value).rpartition(".")[2]
+        of, name = function.value, function.attr
+        owner = of.attr if isinstance(of, ast.Attribute) else getattr(of, "id", "")
         of_owner = name in IMPURE_CALLS and (owner in OWNERS or name == "now")
         return name if of_owner or name in IMPURE_METHODS or owner == "random" else ""
     name = function.id if isinstance(function, ast.Name) else ""

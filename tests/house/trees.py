@@ -95,7 +95,9 @@ def dotted(folder: str) -> str:
 
 def is_type_checking(node: ast.If) -> bool:
     """Return whether an `if` asks for `TYPE_CHECKING`."""
-    return ast.unparse(node.test).endswith("TYPE_CHECKING")
+    test = node.test
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    return name == "TYPE_CHECKING"
 
 
 def imports_in(module: Module) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:

@@ -5,6 +5,7 @@ import pytest
 from bus.wire.instances import DRAIN_S
 from bus.wire.messages.events import GenerationOpened
 from tests.harness.node_in_memory import GB, Chances, NodeInMemory, Task
+from tests.harness.variants import mostly_proof
 from worker.slots.admission import SPARE_ROOM_BYTES, USUAL
 
 
@@ -265,7 +266,7 @@ def test_no_spare_is_started_where_memory_is_short_or_slots_are_taken() -> None:
 
 
 @pytest.mark.parametrize("spare", [False, True])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", mostly_proof(range(30), range(10)))
 def test_after_any_storm_the_node_matches_the_state(seed: int, spare: bool) -> None:
     """Loss, delay, crashes, freezes, restarts of worker and holder; then peace, with a spare runner
     where one is to be."""

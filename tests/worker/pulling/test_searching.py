@@ -14,7 +14,7 @@ import pytest
 
 from bus.wire.messages.gateways import AskSearch, SearchFound, SearchRefused
 from tests.harness.hub import Faults, HubServer
-from tests.harness.pulling import environment
+from tests.harness.pulling import answer_of_search, environment
 from worker.pulling.searching import HubModel, found_models
 
 
@@ -136,18 +136,13 @@ def searched(
     hub: HubServer, tmp_path: Path, asked: AskSearch, **env: str
 ) -> SearchFound | SearchRefused:
     """What the process answers, in an environment of ours."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "worker.pulling.searching"],
-        input=asked.model_dump_json().encode() + b"\n",
-        capture_output=True,
-        cwd=tempfile.gettempdir(),
-        env=environment(hub, tmp_path / "hf", **env),
-        timeout=120,
-        check=False,
-    )
-    said = json.loads(done.stdout)
-    kind = SearchFound if said["kind"] == "search_found" else SearchRefused
-    return kind.model_validate_json(done.stdout)
+    question = asked.model_dump_json().encode() + b"\n"
+    return read(answer_of_search(question, environment(hub, tmp_path / "hf", **env)))
+
+
+def read(answer: bytes) -> SearchFound | SearchRefused:
+    kind = SearchFound if json.loads(answer)["kind"] == "search_found" else SearchRefused
+    return kind.model_validate_json(answer)
 
 
 @pytest.mark.slow
@@ -198,5 +193,14 @@ def test_what_a_hub_refuses_is_said_at_once_in_words(
 @pytest.mark.slow
 def test_a_token_that_the_hub_takes_finds_what_is_there(hub: HubServer, tmp_path: Path) -> None:
     hub.faults = Faults(needs_token="right")
-    found = searched(hub, tmp_path, AskSearch(words="qwen3"), HF_TOKEN="right")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "worker.pulling.searching"],
+        input=AskSearch(words="qwen3").model_dump_json().encode() + b"\n",
+        capture_output=True,
+        cwd=tempfile.gettempdir(),
+        env=environment(hub, tmp_path / "hf", HF_TOKEN="right"),
+        timeout=120,
+        check=False,
+    )
+    found = read(done.stdout)
     assert isinstance(found, SearchFound) and len(found.models) == 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from bus.process.logs import Log, log_strays
 from bus.wire.messages.gateways import AskSearch, SearchFound, SearchRefused
@@ -45,16 +45,15 @@ def search(question: AskSearch) -> SearchFound | SearchRefused:
     return SearchFound(hub=hub.address, models=models, left_out=left_out)
 
 
-def main() -> int:
-    """Answer the question."""
+def program() -> NoReturn:
+    """Answer the question, and end the process with all its threads: a thread of a library may
+    still wait for the hub."""
     log_strays(Log(node="", process="worker"))
     question = AskSearch.model_validate_json(sys.stdin.buffer.readline())
     sys.stdout.write(search(question).model_dump_json() + "\n")
     sys.stdout.flush()
-    return 0
+    os._exit(0)
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    os._exit(code)  # a thread of a library may still wait for the hub
+    program()

@@ -45,7 +45,7 @@ def settle(folder: Path, name: str, **more: Any) -> None:
 
 @pytest.mark.parametrize("name", ["encoder", "decoder"])
 @given(prompts=PROMPTS, data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_a_vector_depends_on_its_prompt_alone(
     engines: dict[str, EmbeddingEngine],
     name: str,
