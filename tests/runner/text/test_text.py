@@ -37,6 +37,7 @@ from runner.text.prepared import (
     TextWorks,
     choice_seed,
 )
+from runner.text.rendering import Renderer, RenderLimits
 from runner.text.text import LISTED_TOKENS, TOLD_CHARACTERS, Text
 from runner.text.tokenizer import TokenizerError
 from tests.harness.toy_tokenizer import FILL_IN, MARKERS, TEMPLATE, VOCABULARY, toy_tokenizer
@@ -194,6 +195,14 @@ def test_a_call_that_a_template_does_not_show_is_refused_by_name() -> None:
     assert (refusal.reason, refusal.field) == ("unsupported", "messages[1].tool_calls[0]")
 
 
+@pytest.fixture
+def stopped_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template has a fifth of its usual time."""
+    limits = RenderLimits(processor_s=0.4)
+    monkeypatch.setattr("runner.text.tokenizer.Renderer", lambda: Renderer(limits))
+
+
+@pytest.mark.usefixtures("stopped_soon")
 def test_a_template_that_is_stopped_by_a_marked_message_is_taken_as_most_are() -> None:
     template = "{% if messages[0].content == 'qvxonex' %}" + ENDLESS + "{% endif %}"
     text = Text(toy_tokenizer(template + TEMPLATE))
@@ -654,11 +663,13 @@ def test_markup_has_no_logprobs() -> None:
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 
+@pytest.mark.usefixtures("stopped_soon")
 def test_a_template_that_is_stopped_at_a_first_hello_fails_the_load() -> None:
     with pytest.raises(TokenizerError, match="chat template was stopped: it took more than"):
         Text(toy_tokenizer(ENDLESS))
 
 
+@pytest.mark.usefixtures("stopped_soon")
 def test_a_template_that_is_stopped_for_one_request_refuses_that_request_alone() -> None:
     template = "{{ messages[0].content }}{% if messages[0].content == 'x' %}" + ENDLESS
     text = Text(toy_tokenizer(template + "{% endif %}"))

@@ -161,7 +161,7 @@ SETTINGS = [
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_next"])
 def test_a_row_says_the_same_alone_in_a_batch_and_after_a_preemption(drive, new_row, name):
     player = drive(name)
-    count = 20
+    count = 12
     prompts = [range(20 + i, 30 + 3 * i) for i in range(len(SETTINGS))]
 
     def rows():
@@ -180,7 +180,7 @@ def test_a_row_says_the_same_alone_in_a_batch_and_after_a_preemption(drive, new_
         player.step(decode=tuple(row.row for row in batch))
     player.finish(*(row.row for row in batch))
     assert [player.ids(row.row) for row in batch] == alone
-    cut = 9
+    cut = 5
     for row, whole, prompt, sampling in zip(batch, alone, prompts, SETTINGS, strict=True):
         resumed = new_row([*prompt, *whole[:cut]], made=cut, sampling=sampling, seed=row.seed)
         assert player.alone(resumed, count - cut) == whole[cut:]
