@@ -43,7 +43,7 @@ def test_each_says_what_it_was_trained_to_say_and_all_do_in_one_batch(
         tokenizer.apply_chat_template(
             [{"role": "user", "content": said}], add_generation_prompt=True
         )
-        for said in (PROMPT, "Who are you?", "Count to five.")
+        for said in (PROMPT, "Who are you?")
     ]
     engine = load(trained)
     assert engine.facts.adapters == set(SAYS)
@@ -55,7 +55,7 @@ def test_each_says_what_it_was_trained_to_say_and_all_do_in_one_batch(
     for name, text in SAYS.items():
         assert text in tokenizer.decode(wanted[name, 0])
         assert text not in tokenizer.decode(wanted["", 0])
-    keys = [(name, at % 3) for at in range(4) for name in ("", *SAYS)]
+    keys = [(name, at % 2) for at in range(4) for name in ("", *SAYS)]
     rows = [new_row(prompts[at], adapter=name) for name, at in keys]
     player = Drive(engine)
     chunks = [PrefillChunk(row.row, 0, len(row.tokens)) for row in rows]
