@@ -4,11 +4,11 @@ Pure. Some requests need more than a stream of text: formats, log-probabilities,
 budgets, minimum lengths, token ids. Their rows are computed in slices: llama-server gets the tokens
 so far, from which its KV cache continues, and returns the ids of a few more.
 
-A slice is not constrained. Its tokens are checked against the grammar, one by one. The first one
-that is refused is dropped with all behind it, and asked for again alone, among the permitted tokens
-only. The chance of each permitted token is thus exactly that of drawing under the grammar: p(y) of
-the free draw, plus (1 - p(A)) p(y) / p(A) of the second draw, is p(y) / p(A) for y in the permitted
-set A. A greedy token is the likeliest permitted one in either case.
+A slice is not constrained. Its tokens are checked against the grammar, one by one. The first
+refused token is dropped with all behind it, and is drawn again alone, among the permitted tokens
+only. So each permitted token is as likely as under masked sampling. Let A be the set of permitted
+tokens. The free draw gives y in A with p(y), the second draw with (1 - p(A)) p(y) / p(A). Their sum
+is p(y) / p(A). A greedy token is the likeliest permitted token in either case.
 """
 
 from __future__ import annotations
@@ -190,12 +190,12 @@ class Slices:
         return self._unscored is not None
 
     def drop_rest(self) -> None:
-        """Forget what was drawn behind the last token of the row."""
+        """Forget the tokens that were drawn behind the last token of the row."""
         self._unscored = None
 
     def may_come(self, token: TokenId) -> bool:
         """Return whether the grammar permits a token. If not, the next slice is that token alone,
-        among those that it permits. Raises DeadEnd."""
+        among the permitted tokens. Raises DeadEnd."""
         if self.matcher is None or self.matcher.accepts(token):
             return True
         self._permitted = np.flatnonzero(self.matcher.allowed()).tolist()
@@ -219,7 +219,7 @@ class Slices:
 
     @property
     def goes_on(self) -> bool:
-        """Return whether the row goes on behind a token at which llama-server ends answers."""
+        """Return whether the row continues behind a token at which llama-server ends answers."""
         request = self.prepared.request
         held = request.min_tokens is not None and len(self.made) < request.min_tokens
         return held or request.ignore_eos or self.matcher is not None

@@ -62,7 +62,7 @@ class Slots:
         return TakenSlot(chosen.number, keeps)
 
     def free(self, taken: TakenSlot) -> None:
-        """Give a slot back; it keeps its KV."""
+        """Free a slot; it keeps its KV."""
         self._slots[taken.number].is_taken = False
 
 

@@ -144,8 +144,8 @@ class LlamaRole(ServingRole):
         return works
 
     def _compare(self, works: SentWorks) -> None:
-        """Compare the tokenizer with llama-server's. One that was built from the file must be
-        equal. A `tokenizer.json` with the file's vocabulary and merges is the model's own: it is
+        """Compare the tokenizer with llama-server's. A tokenizer that was built from the file must
+        be equal. A `tokenizer.json` with the file's vocabulary and merges is the model's own: it is
         used, and the difference is reported."""
 
         def encode(text: str) -> tuple[int, ...]:
