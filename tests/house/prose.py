@@ -125,7 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.paths:
         shown = [f for f in findings if f.path.startswith(tuple(chosen.paths))]
     faults = ceilings.faults(counted(findings), limits, "python -m tests.house.prose PATH")
-    print("\n".join([*map(str, shown), *faults, summary(findings, limits)]))
+    of = f" in {', '.join(chosen.paths)}, {len(findings)} in all" if chosen.paths else ""
+    last = f"prose: {len(shown)} findings{of}" if of else summary(findings, limits)
+    print("\n".join([*map(str, shown), *faults, last]))
     return int(bool(faults))
 
 

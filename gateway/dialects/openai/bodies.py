@@ -7,7 +7,7 @@ type `Unused` is accepted in a body but has no effect; the field's description s
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, Tag
 
@@ -23,7 +23,7 @@ from gateway.dialects.body import (
     only,
 )
 from gateway.dialects.openai.custom_tools import NAME, CustomChoiceBody, CustomToolBody
-from gateway.dialects.openai.messages import MessageBody
+from gateway.dialects.openai.messages import MessageBody, PromptBody
 from gateway.dialects.shared_fields import LEAST_REPETITION, tool_tag
 
 HARMLESS = {
@@ -359,28 +359,6 @@ class ChatCompletionsBody(SharedBody):
     verbosity: VerbosityBody | None = honoured(
         "low and high add a sentence about length to the system prompt"
     )
-
-
-def _prompt_tag(value: Any) -> str | None:
-    if isinstance(value, str):
-        return "~text"
-    if not isinstance(value, list):
-        return None
-    items = cast(list[Any], value)
-    if items and isinstance(items[0], str):
-        return "~texts"
-    return "~token_lists" if items and isinstance(items[0], list) else "~tokens"
-
-
-VocabularyIndex = Annotated[int, Field(ge=0, lt=2**31)]
-Tokens = Annotated[list[VocabularyIndex], Field(min_length=1, fail_fast=True)]
-PromptBody = Annotated[
-    Annotated[str, Tag("~text")]
-    | Annotated[Annotated[list[str], Field(fail_fast=True)], Tag("~texts")]
-    | Annotated[Tokens, Tag("~tokens")]
-    | Annotated[Annotated[list[Tokens], Field(fail_fast=True)], Tag("~token_lists")],
-    by_shape("a string, a list of strings, a list of token ids or a list of those", _prompt_tag),
-]
 
 
 class CompletionsBody(SharedBody):

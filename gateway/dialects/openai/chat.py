@@ -71,7 +71,7 @@ class OpenAIChat:
         """Return one request with `n` choices."""
         parsed_body, extras = read_body(bodies.ChatCompletionsBody, body, context.limits)
         fields.check_offered(parsed_body)
-        _check_offered(parsed_body)
+        fields.check_modalities(parsed_body)
         sent, older = parsed_body.model_fields_set, parsed_body.functions is not None
         tools, choice, tells = (), ToolChoice(mode="none"), frozenset[str]()
         if not sent.isdisjoint(SETS_TOOLS):
@@ -143,11 +143,6 @@ class OpenAIBench(OpenAIChat):
         if parsed.stream:
             raise bad_field("stream", "answers with timings are not streamed; omit it")
         return parsed
-
-
-def _check_offered(body: bodies.ChatCompletionsBody) -> None:
-    if body.modalities is not None and body.modalities != ["text"]:
-        raise bad_field("modalities", 'only ["text"] is supported')
 
 
 def messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:

@@ -50,6 +50,12 @@ def check_offered(body: SharedBody) -> None:
         )
 
 
+def check_modalities(body: bodies.ChatCompletionsBody) -> None:
+    """Raise BadRequest if the answer is to have other parts than text."""
+    if body.modalities is not None and body.modalities != ["text"]:
+        raise bad_field("modalities", 'only ["text"] is supported')
+
+
 def includes_usage(body: SharedBody) -> bool:
     """Return whether a stream ends with its usage."""
     return body.stream_options is not None and bool(body.stream_options.include_usage)

@@ -1,4 +1,5 @@
-"""Types of the messages that OpenAI's clients send: content and turns, with fixed fields.
+"""Types of the prompts that OpenAI's clients send: content and turns, with fixed fields, and raw
+prompts.
 
 Pure. This module has only types. Clients send shoal's own answers back with extra fields. A field
 that means nothing in a prompt has the type `Unused`, with the reason.
@@ -180,4 +181,30 @@ MessageBody = Annotated[
     | Annotated[ToolMessageBody, Tag("~tool")]
     | Annotated[FunctionMessageBody, Tag("~function")],
     by_field("role", "system", "developer", "user", "assistant", "tool", "function"),
+]
+
+
+# --- raw prompts --------------------------------------------------------------------------
+
+VocabularyIndex = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+def _prompt_tag(value: Any) -> str | None:
+    if isinstance(value, str):
+        return "~text"
+    if not isinstance(value, list):
+        return None
+    items = cast(list[Any], value)
+    if items and isinstance(items[0], str):
+        return "~texts"
+    return "~token_lists" if items and isinstance(items[0], list) else "~tokens"
+
+
+Tokens = Annotated[list[VocabularyIndex], Field(min_length=1, fail_fast=True)]
+PromptBody = Annotated[
+    Annotated[str, Tag("~text")]
+    | Annotated[Annotated[list[str], Field(fail_fast=True)], Tag("~texts")]
+    | Annotated[Tokens, Tag("~tokens")]
+    | Annotated[Annotated[list[Tokens], Field(fail_fast=True)], Tag("~token_lists")],
+    by_shape("a string, a list of strings, a list of token ids or a list of those", _prompt_tag),
 ]

@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from gateway.dialects.body import Closed, FieldTable, only
-from gateway.dialects.openai.bodies import TemplateArgumentsBody, ToolBody, VocabularyIndex
-from gateway.dialects.openai.messages import MessageBody
+from gateway.dialects.openai.bodies import TemplateArgumentsBody, ToolBody
+from gateway.dialects.openai.messages import MessageBody, VocabularyIndex
 
 OWN_TEMPLATE = "omit it; a model's own template is used"
 PIECES = "omit it; /detokenize returns the text of tokens"

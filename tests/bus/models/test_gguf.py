@@ -176,6 +176,22 @@ NEEDS: dict[str, dict[str, Any]] = {
 }
 
 
+OBEYED = frozenset((
+    "request_id", "model", "prompt", "n", "max_tokens", "stop", "sampling", "output",
+    "tool_choice", "parallel_tool_calls", "top_logprobs", "thinking", "ignore_eos", "priority",
+    "client_id", "key_id", "question", "min_tokens", "effort", "thinking_budget", "variables",
+    "history", "template", "trace", "temperature", "top_p", "top_k", "min_p", "seed",
+    "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias",
+))  # fmt: skip
+"""Fields that shoal or llama-server obeys for a GGUF model. The others are refused by name."""
+
+
+def test_each_field_of_a_request_is_obeyed_or_refused_for_gguf_models() -> None:
+    fields = GenerationRequest.model_fields.keys() | Sampling.model_fields.keys()
+    assert fields - OBEYED == {"prompt_logprobs", "adapter"}, "a new field: see `ABILITIES`"
+    assert fields >= OBEYED
+
+
 def request(**fields: Any) -> GenerationRequest:
     return GenerationRequest(
         request_id=RequestId("r"), model=ModelId("m"), prompt=TextPrompt(text="x"), **fields

@@ -18,7 +18,7 @@ from gateway.dialects.body import Closed, FieldTable, bad_field, read_body
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes, vector_list
-from gateway.dialects.openai.bodies import PromptBody
+from gateway.dialects.openai.messages import PromptBody
 from gateway.dialects.shared_fields import named_model
 
 HOW_MANY = "a model makes one vector for each input"
