@@ -9,14 +9,14 @@ from pathlib import Path
 from xdist.scheduler import LoadFileScheduling
 
 BROWSER = "tests/browser/"
-ALONE_IN_A_PROCESS = ("pair", "three", "empty", "stores", "keyed")
+ALONE_IN_A_PROCESS = ("pair", "empty", "stores", "keyed")
 """Of these a process has one at a time."""
 SHARED = re.compile(rf"\bshared_({'|'.join(ALONE_IN_A_PROCESS)})\b")
 
 
 @cache
 def shared_by(path: Path) -> str:
-    """What a test file shares by name: `pair`, `three`, `empty`, or nothing of these."""
+    """What a test file shares by name: `pair`, `empty`, or nothing of these."""
     found = SHARED.search(path.read_text())
     return found[1] if found else ""
 

@@ -1,5 +1,5 @@
 """Nodes that the tests of many files share: one node, an empty one, one with API keys, a pair,
-three, and a pair with a hub. Beside the one node a process has at most one of the others, from the
+and a pair with a hub. Beside the one node a process has at most one of the others, from the
 first file that asks for it to the first that does not.
 
 A file keeps apart from others by model names, keys and client ids, and leaves a node as it found
@@ -27,7 +27,7 @@ from tests.harness.shared_files import ALONE_IN_A_PROCESS, shared_by
 
 AFTER_S = 120.0
 """How long the nodes may take to let go of what a file had them do."""
-NAMES = ("reef", "kelp", "cove")
+NAMES = ("reef", "kelp")
 KEYS = ("sk-of-one-3f9a", "sk-of-two-77c1")
 """API keys of the node that needs one, given in the environment of `shoal up`."""
 PROVIDERS_KEY = "sk-planted-of-a-provider-31f7"
@@ -126,10 +126,10 @@ def loaded(node: Node) -> Node:
     return node
 
 
-def cluster_of(count: int) -> Cluster:
+def named_pair() -> Cluster:
     """Nodes that have names, with the bundled model and nothing placed."""
-    made = Cluster(count)
-    for node, name in zip(made.nodes, NAMES, strict=False):
+    made = Cluster(len(NAMES))
+    for node, name in zip(made.nodes, NAMES, strict=True):
         node.env["SHOAL_NODE_NAME"] = name
     return started(made)
 
@@ -254,12 +254,5 @@ def shared_stores(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Stores
 @pytest.fixture(scope="module")
 def shared_pair(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Cluster]:
     """Two nodes, reef and kelp, with nothing placed."""
-    yield lent.get("pair", lambda: cluster_of(2))
+    yield lent.get("pair", named_pair)
     lent.check("pair", request.path.name)
-
-
-@pytest.fixture(scope="module")
-def shared_three(request: pytest.FixtureRequest, lent: Lent) -> Iterator[Cluster]:
-    """Three nodes, reef, kelp and cove, with nothing placed."""
-    yield lent.get("three", lambda: cluster_of(3))
-    lent.check("three", request.path.name)

@@ -18,7 +18,6 @@ from tests.harness.shared_nodes import (
     shared_node,
     shared_pair,
     shared_stores,
-    shared_three,
 )
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "shared_node",
     "shared_pair",
     "shared_stores",
-    "shared_three",
 ]
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))

@@ -18,8 +18,13 @@ TURNS = [{"role": "user", "content": "Tell me a long story about a fish."}]
 
 
 @pytest.fixture(scope="module")
-def three(shared_three: Cluster) -> Cluster:
-    return shared_three
+def three() -> Iterator[Cluster]:
+    cluster = Cluster(3)
+    try:
+        cluster.up()
+        yield cluster
+    finally:
+        cluster.close()
 
 
 @pytest.fixture

@@ -189,7 +189,7 @@ def test_output_that_is_not_utf_8_ends_with_its_limit(site: LlamaSite) -> None:
 @needs_program
 @pytest.mark.parametrize(
     ("data", "said"),
-    [(b"GGUF", "truncated"), (None, "llama-server ended"), (b"", "exactly one GGUF file")],
+    [(b"GGUF", "truncated"), (None, "llama-server ended"), (b"", "exactly one GGUF model")],
 )
 def test_a_file_that_does_not_load_says_why(
     tmp_path: Path, model: Path, data: bytes | None, said: str
