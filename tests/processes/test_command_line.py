@@ -88,7 +88,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("name", ["typer", "pydantic", "rich.progress", "httpx"])
+@pytest.mark.parametrize("name", ["typer", "pydantic", "rich.console", "httpx2"])
 def test_an_interrupt_while_it_loads_is_no_traceback(name: str, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-P", "-c", SPY.format(name=name), "ps", "--url", "http://127.0.0.1:9"],
@@ -113,7 +113,7 @@ def test_help_loads_what_it_shows_and_no_more() -> None:
     done = subprocess.run(program, env=env, capture_output=True, text=True, timeout=60, check=True)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert {"typer", "gateway.cli.app"} <= loaded
-    heavy = {"httpx", "pydantic", "rich", "psutil", "supervisor", "zmq", "conf.settings"}
+    heavy = {"httpx", "httpx2", "pydantic", "rich", "psutil", "supervisor", "zmq", "conf.settings"}
     assert not heavy & loaded, heavy & loaded
     assert not [name for name in loaded if name.startswith("gateway.cli.verbs.")]
 

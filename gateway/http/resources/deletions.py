@@ -26,6 +26,8 @@ from gateway.http.middleware import COMMAND_BYTES, Resource, answer_json, read_b
 
 UNLOADED_S = 30.0
 """How long to wait for an instance that is being unloaded."""
+SEEN_S = 1.0
+"""How long to wait for an unloading that another HTTP process of this node has answered already."""
 NOTICED_S = 30.0
 """How long to wait for the next scan of the disk; a worker scans about once a second."""
 LOOK_S = 0.05
@@ -74,8 +76,9 @@ class ModelToDelete(Resource):
 
     async def _wait_until_unloaded(self, model: ModelId) -> None:
         """Wait for instances that are being unloaded. Raises HttpFaultRaised (409) if one stays."""
-        give_up_at = self.cluster.reactor.now() + UNLOADED_S
+        began_at = self.cluster.reactor.now()
         while True:
+            waited_s = self.cluster.reactor.now() - began_at
             held = [
                 instance
                 for instance in self.cluster.bus.state.instances.values()
@@ -84,7 +87,7 @@ class ModelToDelete(Resource):
             if not held:
                 return
             stays = any(instance.status != "draining" for instance in held)
-            if stays or self.cluster.reactor.now() >= give_up_at:
+            if waited_s >= (SEEN_S if stays else UNLOADED_S):
                 names = ", ".join(instance.instance for instance in held)
                 text = f"{model} is loaded ({names}); unload it with `shoal stop {model}` or with "
                 raise _conflict(f"{text}a request without a prompt and with keep_alive 0")
