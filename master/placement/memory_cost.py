@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil
 
+from bus.models.gguf import LLAMA_TAG
+from bus.models.gguf import OVERHEAD as GGUF_OVERHEAD
 from bus.wire.cards import ModelCard
 from bus.wire.kv import KvKind, held_bytes, window_bytes, window_of
 
 WEIGHTS_OVERHEAD = 1.30
-GGUF_OVERHEAD = 1.10
-"""Factors by which weights take more memory in an engine than in their files."""
+"""The factor by which weights take more memory in an engine than in their files; that of llama.cpp
+is `GGUF_OVERHEAD`."""
 FIXED_BYTES = 256_000_000
 PROMISED_TOKENS = 8_192
 HEADROOM_SHARE = 0.25
@@ -173,7 +175,7 @@ def layer_costs(
     no further than the model's context.
     """
     count = card.layers
-    overhead = GGUF_OVERHEAD if backend.startswith("llamacpp-") else WEIGHTS_OVERHEAD
+    overhead = GGUF_OVERHEAD if backend.startswith(LLAMA_TAG) else WEIGHTS_OVERHEAD
     stored = _by_layer(
         card.layer_bytes,
         max(0, card.weights_bytes - card.embedding_bytes - card.head_bytes),

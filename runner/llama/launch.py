@@ -10,14 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bus.models.gguf import GgufFacts
+from bus.models.gguf import FIXED_BYTES, OVERHEAD, GgufFacts
 from bus.wire.messages.control import RunnerSpec
 
 LEAST_BUILD, LEAST_NUMBERED = 7_500, 1_000
 """The oldest build of llama-server whose options and answers shoal understands. Lower numbers than
 the second are those of builds without the project's history, whose age is unknown."""
-OVERHEAD, FIXED_BYTES = 1.10, 256_000_000
-"""The terms of the memory bill beside the KV cache (`master.placement.memory_cost`)."""
 MOST_ROWS = 32
 BATCH_TOKENS = 512
 """The tokens of a prompt that are computed at once. llama-server reports its progress after each

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bus.models.gguf import (
+    FIXED_BYTES,
     FULL,
     OLD,
+    OVERHEAD,
     canonical,
     is_gguf,
     lacking_parts,
@@ -29,9 +31,8 @@ from bus.models.gguf import (
 from bus.wire.ids import ModelId
 from worker.models.manifest import is_plain
 
-OVERHEAD, FIXED_BYTES, MEMORY_SHARE = 1.10, 256_000_000, 0.75
-"""Terms of the memory bill (`master.placement`): the engine's overhead and fixed memory, and the
-share of a node's memory that models may use."""
+MEMORY_SHARE = 0.75
+"""The share of a node's memory that models may use (`master.placement`)."""
 KV_BYTES = 1_100_000_000
 """About the KV cache of 8,192 tokens in a model of 8 billion parameters."""
 _NOT_MODELS = re.compile(r"(?i)(?:^|[-_./])(?:mmproj|imatrix|lora|adapter|ggml-vocab)(?=$|[-_.])")

@@ -15,7 +15,7 @@ from bus.models.gguf.abilities import (
     engine_of,
     missing_ability,
 )
-from bus.models.gguf.facts import GgufFacts, gguf_facts
+from bus.models.gguf.facts import FIXED_BYTES, OVERHEAD, GgufFacts, gguf_facts
 from bus.models.gguf.header import BadGguf, CutGguf, GgufHeader, LongArray, read_header
 from bus.models.gguf.parts import (
     PartName,
@@ -39,10 +39,12 @@ __all__ = [
     "ABILITIES",
     "DTYPE",
     "ENGINE",
+    "FIXED_BYTES",
     "FULL",
     "HOW_TO_ADD",
     "LLAMA_TAG",
     "OLD",
+    "OVERHEAD",
     "BadGguf",
     "CutGguf",
     "EngineAbility",

@@ -17,6 +17,9 @@ from bus.models.gguf.parts import COUNT, SUFFIX, joined
 from bus.models.gguf.tensors import FILE_TYPES
 
 KV_VALUE_BYTES = 2
+OVERHEAD, FIXED_BYTES = 1.10, 256_000_000
+"""The memory of llama-server: the weights times the first, plus the KV, plus the second. A
+node bills the same (`master.placement.memory_cost`)."""
 MOST_LAYERS, MOST_WIDTH, MOST_CONTEXT = 4_096, 1 << 20, 1 << 28
 MOST_TEMPLATE_CHARACTERS = 1 << 20
 TOKENS, TEMPLATE = "tokenizer.ggml.tokens", "tokenizer.chat_template"

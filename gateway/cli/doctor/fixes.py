@@ -33,10 +33,8 @@ def fix_all(findings: Iterable[Finding], output: Output) -> bool:
     Raises CliError if a command fails. Then the finding's `undo` has been run, and later findings
     are not fixed.
     """
-    fixable = [finding for finding in findings if finding.fix is not None]
-    for finding in fixable:
-        fix = finding.fix
-        assert fix is not None
+    fixable = [(finding, finding.fix) for finding in findings if finding.fix is not None]
+    for finding, fix in fixable:
         output.say(f"{finding.name}: {finding.found}")
         for command in (*fix.commands, *fix.proof):
             trouble = _run(command, output)
