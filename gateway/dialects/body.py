@@ -15,6 +15,7 @@ import codecs
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 import orjson
@@ -227,9 +228,10 @@ def validate(
     strict: bool = False,
 ) -> tuple[Model, tuple[str, ...]]:
     """Validate `fields` as `model`. Return the model and the paths of ignored unknown fields, at
-    most `MAX_NAMED`. Harmless fields are removed first. Raises BadRequest for the first fault, and
-    for any unknown field if `strict`. `within` is the path of the object if the object is not the
-    body itself. `known_fields` are further valid names."""
+    most `MAX_NAMED`. Only the first ones are compared with known names, since a body may have
+    thousands. Harmless fields are removed first. Raises BadRequest for the first fault, and for any
+    unknown field if `strict`. `within` is the path of the object if the object is not the body
+    itself. `known_fields` are further valid names."""
     for name in [name for name in fields if name in model.table.harmless]:
         del fields[name]
     for name in [name for name in fields if name in model.table.refused]:
@@ -240,16 +242,14 @@ def validate(
     ignored: list[str] = []
     names = known_names(model)
     for name in [name for name in fields if name not in names]:
-        if fields.pop(name) is not None:
+        if fields.pop(name) is not None and len(ignored) < MAX_NAMED:
             nearest = slip_of(name[:MAX_PATH], (*names, *model.table.harmless, *known_fields))
             ignored.append(_ignored((within, name), nearest, strict=strict))
     try:
         parsed = model.model_validate(fields)
     except ValidationError as error:
         _translate(error, within)
-    for location, kind in unknown_within(parsed):
-        if len(ignored) >= MAX_NAMED and not strict:
-            break
+    for location, kind in islice(unknown_within(parsed), MAX_NAMED):
         slips = may_be_slip(location)
         nearest = slip_of(str(location[-1])[:MAX_PATH], known_names(kind)) if slips else None
         if nearest is not None or not (issubclass(kind, Closed) and kind.reads_others):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 from urllib.parse import unquote
@@ -221,6 +223,29 @@ def test_so_many_fields_are_named_and_no_more(desk: Any) -> None:
     turn = {"role": "user", "content": "u", **more}
     parsed = desk.parse(OpenAIChat(), {"model": "m", "messages": [turn], **more})
     assert len(parsed.extras.ignored) == MAX_NAMED
+
+
+@pytest.mark.parametrize("dialect, body", [(one, body) for one, body, _ in BODIES])
+def test_few_unknown_fields_are_compared_with_known_names(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, dialect: WholeDialect, body: dict[str, Any]
+) -> None:
+    compared: list[str] = []
+
+    def slip(name: str, names: Iterable[str]) -> str | None:
+        compared.append(name)
+        return slip_of(name, names)
+
+    monkeypatch.setattr("gateway.dialects.body.slip_of", slip)
+    more = {f"zz{number}zz": number for number in range(1000)}
+    extra = {"chat_template_kwargs": {}} if isinstance(dialect, OpenAIChat) else {}
+    places = len(list(_objects(body | extra, ())))
+    for at in range(places):
+        changed = copy.deepcopy(body | extra)
+        list(_objects(changed, ()))[at][1].update(more)
+        compared.clear()
+        with contextlib.suppress(BadRequest):
+            desk.parse(dialect, changed)
+        assert len(compared) <= MAX_NAMED, (at, len(compared))
 
 
 @given(st.lists(st.text(min_size=1, max_size=300), max_size=MAX_NAMED))
