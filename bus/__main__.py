@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 
 from bus.service import Shell, run_service
-from bus.switchboard import PeerSettings, Switchboard
-from bus.wire.messages.peers import PeerPorts
+from bus.switchboard import PeerPorts, PeerSettings, Switchboard
 from conf.addresses import announced_hosts
 from conf.settings import Settings, load_settings
 

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from bus.membership.peer_links import PeerSettings
     from bus.switchboard.switchboard import Switchboard
     from bus.switchboard.tap_client import Tapped, listen, literal_prefix
+    from bus.wire.messages.peers import PeerPorts
 
-__all__ = ["PeerSettings", "Switchboard", "Tapped", "listen", "literal_prefix"]
+__all__ = ["PeerPorts", "PeerSettings", "Switchboard", "Tapped", "listen", "literal_prefix"]
 _HOMES = {
+    "PeerPorts": "bus.wire.messages.peers",
     "PeerSettings": "bus.membership.peer_links",
     "Switchboard": "bus.switchboard.switchboard",
     "Tapped": "bus.switchboard.tap_client",

@@ -16,6 +16,7 @@ from typing import cast
 
 from bus.models.tasks import ProviderModel
 from bus.process.clock import wall
+from bus.translation import ToldInPassing
 from gateway.dialects import sse
 from gateway.dialects.body import take_extras
 from gateway.dialects.dialect import Dialect, Parsed
@@ -93,7 +94,7 @@ class Forwarded:
     call: providers.ProviderCall
     provided: ProviderModel
     answer: providers.ProviderAnswer
-    tracker: providers.ToldInPassing
+    tracker: ToldInPassing
     record: ProvidedAnswer
     ends_at: float | None = field(init=False)
 
@@ -133,7 +134,7 @@ def forward(parts: Parts, flow: Flow, provided: ProviderModel) -> Flow:
         extras=parsed.extras,
         streamed=parsed.stream,
     )
-    tracker = providers.ToldInPassing(is_stream=parsed.stream)
+    tracker = ToldInPassing(is_stream=parsed.stream)
     answer = providers.ProviderAnswer(call)
     flow = replace(flow, parsed=replace(parsed, answer_id=str(request)))
     forwarded = Forwarded(parts, flow, call, provided, answer, tracker, record)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from bus.models.tasks import ProviderModel
 from bus.process.logs import story_of
+from bus.translation import Hearing, ToldInPassing, events_in, hearing_of
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.tokens import Entry
@@ -50,7 +51,7 @@ async def provide(parts: Parts, flow: Flow) -> Flow:
 def _translate(parts: Parts, flow: Flow, provided: ProviderModel) -> Flow:
     parsed = flow.parsed
     wire = requests_of(parsed, ModelId(provided.name), None, None)[0]
-    body = providers.translated(provided, wire)  # refuses a request for several choices
+    body = providers.provider_body(provided, wire)  # refuses a request for several choices
     call = call_of(parts, provided, json_bytes(body.fields), flow)
     answer = _TranslatedAnswer(parts, flow, provided, call)
     inbox = EntryInbox((wire,), on_sent=answer.sent, on_abandoned=answer.leave)
@@ -80,10 +81,11 @@ class _TranslatedAnswer:
     ) -> None:
         self._parts = parts
         self._provided = provided
+        self._target = providers.target_of(provided)
         self._call = call
         self._now = parts.reactor.now
         self._answer = providers.ProviderAnswer(call)
-        self._tracker = providers.ToldInPassing(is_stream=True)
+        self._tracker = ToldInPassing(is_stream=True)
         timeout_s = flow.parsed.extras.timeout_s
         self._ends_at = None if timeout_s is None else flow.head.came_at + timeout_s
         self._begins_s = begins_s(flow)
@@ -164,7 +166,7 @@ class _TranslatedAnswer:
 
     async def _pass_on(self, request: ClientRequest) -> None:
         """Pass on the whole answer. Raises ProviderFailed and HttpFaultRaised."""
-        hearing = providers.hearing_of(self._provided, request.request_id)
+        hearing = hearing_of(self._target, request.request_id, request.wire.n)
         silence_s = self._parts.options.request_timeout_s or None
         within_s: float | None = self._begins_s
         while piece := await self._piece(within_s):
@@ -174,7 +176,9 @@ class _TranslatedAnswer:
         if not self._tracker.whole:
             text = f"the provider '{self._provided.provider}' stopped before the end of its answer"
             raise providers.ProviderFailed("broken", text)
-        request.arrived(hearing.end(self._tracker.usage), self._now())
+        with providers.stream_faults():
+            last = hearing.end(self._tracker.usage)
+        request.arrived(last, self._now())
 
     async def _piece(self, within_s: float | None) -> bytes:
         """Return the next piece of the answer. Return b"" at the end, also if the connection breaks
@@ -186,14 +190,13 @@ class _TranslatedAnswer:
                 return b""
             raise
 
-    async def _passed(
-        self, request: ClientRequest, hearing: providers.Hearing, lines: bytes
-    ) -> None:
+    async def _passed(self, request: ClientRequest, hearing: Hearing, lines: bytes) -> None:
         entries: list[Entry] = []
-        for event in providers.events_in(lines, self._provided.provider):
-            if (fault := providers.failure_within(self._call, event)) is not None:
-                raise HttpFaultRaised(fault)
-            entries += hearing.take(event)
+        with providers.stream_faults():
+            for event in events_in(lines, self._target.name):
+                if (fault := providers.failure_within(self._call, event)) is not None:
+                    raise HttpFaultRaised(fault)
+                entries += hearing.take(event)
         if not entries:
             return
         self._ahead += len(entries)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from bus.models.tasks import ProviderKind, ProviderModel
+from bus.translation import error_message
 from bus.wire.errors import ShoalError
 from gateway.dialects.faults import HttpFault
 
@@ -139,10 +140,9 @@ def _detail_of(body: bytes, call: ProviderCall) -> str:
         return ""
 
 
-def _error_text(body: Any, call: ProviderCall) -> str:
-    error = cast(dict[str, Any], body).get("error") if isinstance(body, dict) else None
-    message = cast(dict[str, Any], error).get("message") if isinstance(error, dict) else error
-    if not isinstance(message, str):
+def _error_text(body: object, call: ProviderCall) -> str:
+    message = error_message(body)
+    if message is None:
         return ""
     if call.key:
         message = message.replace(call.key, "[removed]")

@@ -8,8 +8,9 @@ import json
 import pytest
 
 from bus.models.tasks import Provider, ProviderKind, ProviderModel
+from bus.translation import ToldInPassing
 from gateway.dialects.faults import HttpFault
-from gateway.fetching.providers import ProviderCall, ToldInPassing, call_of, refusal_of
+from gateway.fetching.providers import ProviderCall, call_of, refusal_of
 from tests.harness.providers import anthropic_frames, anthropic_whole, openai_frames, openai_whole
 
 KEY = "sk-secret-4711"

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus import translation
 from bus.models.tasks import Provider, ProviderModel
+from bus.translation import events_in, hearing_of
+from bus.translation.asking import OUR_FIELDS
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import (
     ChatMessage,
@@ -25,9 +28,7 @@ from bus.wire.messages.requests import (
 )
 from gateway.dialects.collect import CollectedChoice, Collector
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.fetching import providers
-from gateway.fetching.providers import ProviderFailed, events_in, hearing_of, translated
-from gateway.fetching.providers.asking import OUR_FIELDS
+from gateway.fetching.providers import ProviderFailed, provider_body, stream_faults, target_of
 
 REQUEST = RequestId("req-n-h0-b-1")
 OPENAI = ProviderModel("cloud", "m", Provider(kind="openai", base_url="https://api.openai.com/v1"))
@@ -107,10 +108,11 @@ def anthropic_events(said: Sequence[Piece]) -> list[dict[str, Any]]:
 
 
 def heard(asked: ProviderModel, events: Sequence[dict[str, Any]]) -> CollectedChoice:
-    hearing = hearing_of(asked, REQUEST)
+    target = target_of(asked)
+    hearing = hearing_of(target, REQUEST)
     lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode()
     collector = Collector([request_of(turn("user", "x"))])
-    for event in events_in(lines, asked.provider):
+    for event in events_in(lines, target.name):
         collector.add(hearing.take(event))
     collector.add(hearing.end(Usage()))
     assert collector.ended
@@ -142,11 +144,11 @@ def test_a_conversation_survives_the_way_there(
     answers = [turn("tool", answered, tool_call_id=call.call_id) for call in calls]
     turns = (turn("system", system), turn("user", said), turn("assistant", tool_calls=calls))
     request = request_of(*turns, *answers)
-    openai = translated(OPENAI, request).fields["messages"]
+    openai = provider_body(OPENAI, request).fields["messages"]
     assert [one["content"] for one in openai[:2]] == [system, said]
     told = [json.loads(one["function"]["arguments"]) for one in openai[2]["tool_calls"]]
     assert told == called and [one["content"] for one in openai[3:]] == [answered] * len(calls)
-    body = translated(CLAUDE, request).fields
+    body = provider_body(CLAUDE, request).fields
     user, assistant, results = body["messages"]
     assert body["system"] == system and user["content"] == [{"type": "text", "text": said}]
     assert [one["input"] for one in assistant["content"]] == called
@@ -156,9 +158,9 @@ def test_a_conversation_survives_the_way_there(
 
 def test_openai_s_own_server_has_the_newer_name_of_the_bound() -> None:
     request = request_of(turn("user", "x"), max_tokens=9)
-    assert translated(OPENAI, request).fields["max_completion_tokens"] == 9
+    assert provider_body(OPENAI, request).fields["max_completion_tokens"] == 9
     near = Provider(kind="openai", base_url="http://127.0.0.1:1/v1")
-    assert translated(ProviderModel("near", "m", near), request).fields["max_tokens"] == 9
+    assert provider_body(ProviderModel("near", "m", near), request).fields["max_tokens"] == 9
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_openai_s_own_server_has_the_newer_name_of_the_bound() -> None:
 def test_settings_go_by_the_provider_s_names(
     asked: ProviderModel, more: dict[str, Any], told: dict[str, Any]
 ) -> None:
-    fields = translated(asked, request_of(turn("user", "x"), **more)).fields
+    fields = provider_body(asked, request_of(turn("user", "x"), **more)).fields
     assert told.items() <= fields.items()
 
 
@@ -206,7 +208,7 @@ def test_what_cannot_be_carried_is_refused_by_its_field(
     asked: ProviderModel, request_: GenerationRequest, field: str
 ) -> None:
     with pytest.raises(HttpFaultRaised) as raised:
-        translated(asked, request_)
+        provider_body(asked, request_)
     assert (raised.value.fault.status, raised.value.fault.field) == (400, field)
 
 
@@ -215,7 +217,7 @@ def test_earlier_thinking_is_left_out_and_named() -> None:
         turn("user", "x"), turn("assistant", "y", reasoning="z"), turn("user", "w")
     )
     for asked in (OPENAI, CLAUDE):
-        body = translated(asked, request)
+        body = provider_body(asked, request)
         assert body.unheeded == ("messages.reasoning",) and '"z"' not in json.dumps(body.fields)
 
 
@@ -227,13 +229,13 @@ def test_calls_without_an_index_are_told_apart_by_their_ids() -> None:
 
 @pytest.mark.parametrize("data", ["{", "[]", "3"])
 def test_an_event_that_is_no_object_is_a_broken_answer(data: str) -> None:
-    with pytest.raises(ProviderFailed, match="not a JSON object"):
-        list(events_in(f"data: {data}\n\n".encode(), "cloud"))
+    with pytest.raises(ProviderFailed, match="not a JSON object"), stream_faults():
+        list(events_in(f"data: {data}\n\n".encode(), "the provider 'cloud'"))
 
 
 def test_every_field_of_a_request_is_translated_or_reported_as_ignored() -> None:
-    assert providers.__file__ is not None
-    files = Path(providers.__file__).parent.glob("*.py")
+    assert translation.__file__ is not None
+    files = Path(translation.__file__).parent.glob("*.py")
     source = "\n".join(file.read_text() for file in files)
     translated_fields = set(re.findall(r"\brequest\.(\w+)", source))
     accounted = {*translated_fields, *OUR_FIELDS, *NOT_FOR_PROVIDERS}

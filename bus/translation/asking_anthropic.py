@@ -1,4 +1,4 @@
-"""Translates a request into a body for Anthropic's messages API.
+"""Translates a conversation into a body for Anthropic's messages API.
 
 Pure. The answer is always streamed. Roles alternate in this API, so consecutive turns of one side
 become one message of several blocks. All system turns become one system prompt, in order. The API
@@ -11,7 +11,17 @@ import json
 import re
 from typing import Any, cast
 
-from bus.models.tasks import ProviderModel
+from bus.translation.asking import (
+    MAX_TOKENS,
+    TranslatedBody,
+    answered_call,
+    conversation_of,
+    sampled,
+    text_of,
+    unheeded_of,
+)
+from bus.translation.target import Target
+from bus.translation.troubles import NotCarried
 from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
@@ -21,17 +31,8 @@ from bus.wire.messages.requests import (
     ToolCall,
     ToolSpec,
 )
-from gateway.fetching.providers.asking import (
-    TranslatedBody,
-    answered_call,
-    conversation_of,
-    not_carried,
-    sampled,
-    text_of,
-    unheeded_of,
-)
 
-MAX_TOKENS = 4096
+PATH = "/v1/messages"
 MOST_TEMPERATURE = 1.0
 _SAMPLING = frozenset(("temperature", "top_p", "top_k"))
 _NO_ID = re.compile(r"[^a-zA-Z0-9_-]")
@@ -40,17 +41,17 @@ _EFFORTS = {"minimal": "low"}
 _MODES = {"auto": "auto", "required": "any", "named": "tool", "none": "none"}
 
 
-def anthropic_body(target: ProviderModel, request: GenerationRequest) -> TranslatedBody:
-    """Return the body. Raises HttpFaultRaised if a field is not supported."""
-    prompt = conversation_of(request)
+def anthropic_body(target: Target, request: GenerationRequest) -> TranslatedBody:
+    """Return the body. Raises NotCarried if a field is not supported."""
+    prompt = conversation_of(target, request)
     if request.n > 1:
-        raise not_carried("n", "this provider gives one answer per request")
+        raise NotCarried("n", "this provider gives one answer per request")
     fields: dict[str, Any] = {
         "model": target.model,
         "messages": _messages(prompt),
         "max_tokens": MAX_TOKENS if request.max_tokens is None else request.max_tokens,
         "stream": True,
-        **sampled(request.sampling, _SAMPLING),
+        **sampled(request, _SAMPLING),
     }
     unheeded = unheeded_of(request, prompt, _SAMPLING)
     if fields.get("temperature", 0.0) > MOST_TEMPERATURE:
@@ -70,7 +71,7 @@ def anthropic_body(target: ProviderModel, request: GenerationRequest) -> Transla
         fields["tool_choice"] = _choice(request)
     fields |= _thinking(request, fields)
     fields |= _output(request, fields)
-    return TranslatedBody(fields, tuple(unheeded))
+    return TranslatedBody(fields, tuple(unheeded), PATH)
 
 
 def _messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
@@ -95,7 +96,7 @@ def _messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
             messages.append({"role": role, "content": blocks})
     if messages and messages[-1]["role"] == "assistant" and not prompt.continue_final:
         why = "this provider would continue a last assistant turn; end with a user turn"
-        raise not_carried("messages", why)
+        raise NotCarried("messages", why)
     return messages
 
 
@@ -128,7 +129,7 @@ def _use(call: ToolCall) -> dict[str, Any]:
         arguments = None
     if not isinstance(arguments, dict):
         why = f"the arguments of the call '{call.call_id}' are not a JSON object"
-        raise not_carried("messages", why)
+        raise NotCarried("messages", why)
     parsed = cast(dict[str, Any], arguments)
     return {"type": "tool_use", "id": _id(call.call_id), "name": call.name, "input": parsed}
 
@@ -178,5 +179,5 @@ def _output(request: GenerationRequest, fields: dict[str, Any]) -> dict[str, Any
     if output.kind == "json_schema":
         config["format"] = {"type": "json_schema", "schema": output.json_schema or {}}
     elif output.kind != "text":
-        raise not_carried(output.field, "this provider enforces only JSON schemas")
+        raise NotCarried(output.field, "this provider enforces only JSON schemas")
     return {"output_config": config} if config else {}

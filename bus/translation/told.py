@@ -1,7 +1,7 @@
-"""Reads a provider's answer while it is passed on: its token counts, and whether it is complete.
+"""Reads a server's answer while it is passed on: its token counts, and whether it is complete.
 
 Pure. Bytes are passed on unchanged, but a stream is passed on in whole lines, so that an error
-event can follow where the stream breaks off. A provider of OpenAI's kind reports token counts of a
+event can follow where the stream breaks off. A server of OpenAI's kind reports token counts of a
 stream only if the client asks for them (`stream_options`). Otherwise each event with a piece of the
 answer counts as one token.
 """
@@ -17,6 +17,8 @@ DONE = b"[DONE]"
 """The last data of a stream of OpenAI's kind."""
 MOST_LINE_BYTES = 4 << 20
 """A longer line is passed on without being read."""
+MOST_TOKENS = 2**53
+"""A larger token count is an error of the server, and is ignored."""
 
 
 class ToldInPassing:
@@ -148,10 +150,10 @@ def _has_piece(choice: dict[str, Any]) -> bool:
     """Return whether a choice of an event has a piece of the answer."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
-        return False
+        return bool(choice.get("text"))
     return any(value for name, value in cast(dict[str, Any], delta).items() if name != "role")
 
 
 def _count(counts: dict[str, Any], name: str) -> int:
     value = counts.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return value if type(value) is int and 0 < value < MOST_TOKENS else 0
