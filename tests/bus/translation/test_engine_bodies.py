@@ -24,6 +24,7 @@ from bus.wire.messages.requests import (
     TextPrompt,
     TokensPrompt,
     ToolChoice,
+    ToolSpec,
 )
 
 REQUEST = RequestId("req-n-h0-b-1")
@@ -45,6 +46,9 @@ SENT: dict[str, tuple[Any, dict[str, Any]]] = {
     "output": (REGEX, {"structured_outputs": {"regex": "a+"}}),
 }
 """Fields of a request, each with a value and the fields of the body, for both kinds of prompt."""
+REFUSED = ("history", "prompt_logprobs", "question", "template")
+FOR_RUNNERS = ("request_id", "model", "priority", "client_id", "key_id", "adapter", "trace")
+"""Fields that a runner reads itself; `model` and `adapter` become `Target.model`."""
 SAMPLING: dict[str, tuple[Any, Any]] = {
     "temperature": (0.0, 0.0),
     "top_p": (0.5, 0.5),
@@ -78,6 +82,12 @@ def test_a_field_is_sent_in_the_server_s_words(name: str, prompt: Any) -> None:
     value, expected = SENT[name]
     body = translated(VLLM, request_of(prompt, **{name: value}))
     assert expected.items() <= body.fields.items() and body.unheeded == ()
+
+
+def test_every_field_of_a_request_has_a_case() -> None:
+    elsewhere = {"prompt", "sampling", "tool_choice", "parallel_tool_calls", "top_logprobs"}
+    elsewhere |= {"thinking", "effort", "variables"}
+    assert {*SENT, *REFUSED, *FOR_RUNNERS, *elsewhere} == set(GenerationRequest.model_fields)
 
 
 @pytest.mark.parametrize("prompt", [CHAT, TEXT], ids=["chat", "text"])
@@ -124,6 +134,16 @@ def test_earlier_thinking_is_sent_to_a_server_that_takes_it() -> None:
     assert translated(VLLM, request).fields["messages"][1]["reasoning"] == "hm"
     bare = translated(BARE, request)
     assert bare.unheeded == ("messages.reasoning",) and "hm" not in json.dumps(bare.fields)
+
+
+def test_tools_are_sent_with_their_choice() -> None:
+    prompt = ChatPrompt(messages=(TURN,), tools=(ToolSpec(name="f"),))
+    choice = ToolChoice(mode="named", name="f")
+    fields = translated(
+        VLLM, request_of(prompt, tool_choice=choice, parallel_tool_calls=False)
+    ).fields
+    assert fields["tools"][0]["function"]["name"] == "f" and not fields["parallel_tool_calls"]
+    assert fields["tool_choice"] == {"type": "function", "function": {"name": "f"}}
 
 
 def test_an_assistant_s_turn_is_continued() -> None:

@@ -261,7 +261,7 @@ parts = object_with(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.one_of(chunks, parts, values), max_size=5),
     st.sampled_from(["openai", "anthropic"]),
