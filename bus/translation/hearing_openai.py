@@ -61,12 +61,13 @@ class OpenAIHearing:
         self, number: int, choice: dict[str, Any], texts: list[tuple[Channel, object]]
     ) -> Iterator[Entry]:
         """Yield the texts of an engine's chunk. Tokens without text, such as a part of a character,
-        keep their log-probabilities in an entry of their own."""
-        ids = ids_of(choice)
+        keep their log-probabilities in an entry of their own, unless they belong to a tool call."""
+        ids, state = ids_of(choice), self._entries.choice(number)
         scores = scores_of(choice, ids)
         pieces = [(channel, piece) for channel, text in texts if (piece := plain_text(text))]
-        if not pieces and scores and not object_of(choice.get("delta")).get("tool_calls"):
-            pieces = [(self._entries.choice(number).channel, "")]
+        in_call = state.open or bool(object_of(choice.get("delta")).get("tool_calls"))
+        if not pieces and scores and not in_call:
+            pieces = [(state.channel, "")]
         for place, (channel, piece) in enumerate(pieces, 1):
             is_last = place == len(pieces)
             tokens = len(ids) or len(scores) or 1

@@ -115,6 +115,23 @@ def test_a_token_without_text_keeps_its_log_probability_in_the_last_channel() ->
     assert (delta.channel, delta.text, len(delta.logprobs)) == ("reasoning", "", 1)
 
 
+def test_tokens_without_text_inside_a_tool_call_leave_it_open() -> None:
+    shown = {"content": [scored("x", -0.1)]}
+
+    def part(**call: Any) -> dict[str, Any]:
+        delta = {"tool_calls": [{"index": 0, **call}]}
+        return {"choices": [{"index": 0, "delta": delta, "logprobs": shown}]}
+
+    begin = part(id="c0", function={"name": "f", "arguments": '{"a"'})
+    rest, silent = part(function={"arguments": ":1}"}), chat("", logprobs=shown)
+    events = [begin, silent, rest, chat("", finish_reason="tool_calls", logprobs=shown)]
+    entries = heard(frames(*events))
+    assert not any(isinstance(entry, TokenDelta) for entry in entries)
+    calls = [entry for entry in entries if isinstance(entry, ToolCallDelta)]
+    assert "".join(entry.arguments for entry in calls) == '{"a":1}'
+    assert {entry.call for entry in calls} == {0}
+
+
 def test_a_provider_s_log_probabilities_and_raw_texts_are_not_read() -> None:
     chunk = chat("a", logprobs={"content": [scored("a", -0.1)]})
     chunk["choices"][0]["text"] = "b"
