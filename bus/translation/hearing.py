@@ -76,7 +76,7 @@ def error_message(body: object) -> str | None:
     """Return the message of a server's error, in an event or in the body of a response; None if
     there is no message."""
     error = object_of(body).get("error")
-    message = object_of(error).get("message") if isinstance(error, dict) else error
+    message = object_of(error).get("message", error)
     return message if isinstance(message, str) else None
 
 

@@ -64,7 +64,9 @@ class OpenAIHearing:
         keep their log-probabilities in an entry of their own, unless they belong to a tool call."""
         ids, state = ids_of(choice), self._entries.choice(number)
         scores = scores_of(choice, ids)
-        pieces = [(channel, piece) for channel, text in texts if (piece := plain_text(text))]
+        pieces: list[tuple[Channel, str]] = [
+            (channel, piece) for channel, text in texts if (piece := plain_text(text))
+        ]
         in_call = state.open or bool(object_of(choice.get("delta")).get("tool_calls"))
         if not pieces and scores and not in_call:
             pieces = [(state.channel, "")]

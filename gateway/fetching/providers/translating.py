@@ -3,7 +3,7 @@ translated. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -47,7 +47,7 @@ def provider_body(provided: ProviderModel, request: GenerationRequest) -> Transl
 
 
 @contextmanager
-def stream_faults() -> Iterator[None]:
+def stream_faults() -> Generator[None]:
     """Raise ProviderFailed for a stream that is not valid, and HttpFaultRaised for one that ends
     because the provider refuses to answer."""
     try:

@@ -94,7 +94,12 @@ def anthropic_events(said: Sequence[Piece]) -> list[dict[str, Any]]:
     kinds = {"text": ("text", "text"), "reasoning": ("thinking", "thinking")}
     for index, (kind, value) in enumerate(said):
         if kind == "call":
-            block = {"type": "tool_use", "id": f"c{index}", "name": "f", "input": {}}
+            block: dict[str, Any] = {
+                "type": "tool_use",
+                "id": f"c{index}",
+                "name": "f",
+                "input": {},
+            }
             written = json.dumps(value)
             deltas = [{"type": "input_json_delta", "partial_json": one} for one in cut(written)]
         else:
