@@ -25,7 +25,7 @@ from pydantic import (
 
 from bus.process.endpoints import is_loopback
 from bus.wire.kv import KvKind, not_a_kind
-from conf.collectors import REMOVED, OtlpSettings
+from conf.collectors import OWN_FILES, REMOVED, OtlpSettings
 
 
 def words(value: Any) -> Any:
@@ -365,6 +365,8 @@ def not_a_setting(key: str, shown: str, hint: str | None) -> str:
     `hint` a similar key."""
     if removal := REMOVED.get(key.partition(".")[0]):
         return f"{shown} was removed: {removal}"
+    if file := OWN_FILES.get(key.partition(".")[0]):
+        return f"{shown} is not a setting: it belongs in {file}, next to shoal.toml"
     return f"{shown} is not a setting" + (f"; did you mean {hint}?" if hint else "")
 
 

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from bus.models.tasks import CommandEngine, read_engines
+from bus.wire.errors import ConfigError
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from conf.blas import usable_cores
 from conf.paths import llama_server
@@ -119,6 +121,17 @@ def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> Text:
     )
 
 
+def command_engine(file: Path, name: str) -> CommandEngine | None:
+    """Return the program of `engines.toml` with this name; None if there is none. Raises
+    ConfigError."""
+    try:
+        return read_engines(file.read_text()).engines.get(name)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file.name}: {error}") from error
+
+
 def load_inputs(spec: RunnerSpec) -> EmbeddingInputs:
     """Open the tokenizer of an embedding model, and return the object that tokenises inputs. Raises
     TokenizerError."""
@@ -161,6 +174,7 @@ def main() -> int:
             load_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
             load_sent_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
             llama_server=llama_server(settings.runner.llama_server),
+            command_engine=partial(command_engine, settings.paths.engines_file),
             load_embedder=load_embedder,
             load_inputs=load_inputs,
             form_group=form_group,

@@ -49,12 +49,7 @@ from runner.engine import EngineStatus
 from runner.group.group_config import CannotForm
 from runner.lead import ProcessMemory
 from runner.recorder import KEPT, FlightRecorder
-from runner.roles.collective_test import CollectiveTestRole
-from runner.roles.embedding import EmbeddingRole
-from runner.roles.follower import FollowerRole
-from runner.roles.lead import LeadRole
-from runner.roles.llama import LlamaRole
-from runner.roles.quantize import QuantizeRole
+from runner.roles.choose import role_for
 from runner.roles.role import ENGINE_THREAD, TEXT_THREAD, Factories, Role, RoleParts, ServingRole
 
 BEAT_S = 1.0
@@ -174,13 +169,7 @@ class RunnerService:
     def _make_role(self, spec: RunnerSpec) -> Role:
         shell = replace(self._shell, log=self._log)
         parts = RoleParts(spec, self, shell, self._factories, self._recorder, self._tap)
-        if spec.test is not None:
-            return CollectiveTestRole(parts, spec.test)
-        if spec.quantizes is not None:
-            return QuantizeRole(parts)
-        if spec.makes == "embedding" or LlamaRole.serves(spec):
-            return EmbeddingRole(parts) if spec.makes == "embedding" else LlamaRole(parts)
-        return LeadRole(parts) if spec.rank == 0 else FollowerRole(parts)
+        return role_for(parts)
 
     def _start_drain(self, drain: SlotDrain) -> None:
         spec = self._spec

@@ -82,6 +82,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         launched_by=os.environ.get(LAUNCHED_BY, ""),
         measure_again=MEASURE_AGAIN if sys.platform == "linux" else (),
         runner_variables=settings.paths.state / OVERLAY_FILE,
+        engines_file=settings.paths.engines_file,
     )
 
 

@@ -33,6 +33,7 @@ from worker.machine.node_card import free_bytes, machine_facts
 from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma_watch import RdmaWatch
+from worker.models.command_engines import tags_of
 from worker.models.last_used import LastUsed, minute_of
 from worker.models.local_models import LocalModels
 from worker.models.passed_over import first_of
@@ -81,6 +82,7 @@ class WorkerSettings:
     measure_again: tuple[str, ...] = ()
     """The command that measures the BLAS libraries again."""
     runner_variables: Path = Path()
+    engines_file: Path | None = None
 
 
 class Worker:
@@ -100,7 +102,9 @@ class Worker:
         self._settings = settings
         times = settings.weights.hashes / LOAD_TIMES_FILE
         self._notes = SlotNotes(times, settings.weights.models, client.log)
-        self._models = LocalModels(weights, settings.weights.models, self._notes.load_s)
+        self._models = LocalModels(
+            weights, settings.weights.models, self._notes.load_s, settings.engines_file
+        )
         self._downloads = Downloads(client, settings.weights)
         self._pulls = Pulls(client, settings.pulls, self._downloads, self._models)
         self._verifications = Verifications(client, self._models)
@@ -254,6 +258,7 @@ class Worker:
         self._announced, self._announced_at = announced, now
         settings, node = self._settings, self.client.speaker.node
         facts = machine_facts(settings.memory_bytes, has_llama_server=settings.has_llama_server)
+        facts["backends"] = (*facts["backends"], *tags_of(models))
         facts["cannot_run"] = cannot_run or facts["cannot_run"]
         card = NodeCard(
             node=node,

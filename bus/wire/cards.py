@@ -21,10 +21,10 @@ from bus.wire.topology import NodeAddress, RdmaPort
 ModelKind = Literal["text", "embedding"]
 """The output of a model: text, or a vector."""
 
-ModelOrigin = Literal["bundled", "put", "cache", "copied", "pulled", "derived"]
+ModelOrigin = Literal["bundled", "put", "cache", "copied", "pulled", "derived", "engine"]
 """The origin of a model's folder. `bundled`: part of shoal; `put`: added by the user; `cache`: a
 Hugging Face cache; `copied`: from other nodes; `pulled`: from the hub; `derived`: made on this node
-from another model.
+from another model; `engine`: no folder, but a program of `engines.toml`.
 """
 PassedOverReason = Literal[
     "gguf", "pickled", "other_weights", "adapter_alone", "adapter_beside", "bad_adapter",

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-__all__ = ["REMOVED", "OtlpSettings"]
+__all__ = ["OWN_FILES", "REMOVED", "OtlpSettings"]
 
 REMOVED = {
     "log": "shoal no longer sends log lines; delete it, and let a log shipper read the log files "
@@ -19,6 +19,14 @@ REMOVED = {
 }
 """Tables that the settings had in earlier versions, each with the reason of its removal and the
 remedy."""
+
+OWN_FILES = {
+    "clients": "clients.toml",
+    "engines": "engines.toml",
+    "providers": "tasks.toml",
+    "tasks": "tasks.toml",
+}
+"""Tables that have a file of their own."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bus.models.gguf import DTYPE, ENGINE, HOW_TO_ADD, LLAMA_TAG
+from bus.models.tasks import COMMAND_DTYPE, COMMAND_TAG
 from bus.wire.cards import ModelCard, NodeCard, PartialModel, joined_parts
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.kv import KvKind, kind_for
@@ -175,6 +176,8 @@ def _why_no_backend(card: ModelCard, node: NodeCapacity) -> str:
             f"has no {ENGINE}, which a GGUF model needs; install it there ({HOW_TO_ADD}), then run "
             "`shoal restart` there"
         )
+    if all(tag.startswith(COMMAND_TAG) for tag in fit):
+        return f"has no engine {card.model} in its engines.toml"
     return f"has backends {runs}; the model needs one of {', '.join(fit)}"
 
 
@@ -264,8 +267,9 @@ def _disk_bytes(node: NodeCapacity, card: ModelCard) -> int | None:
 def card_as_computed(card: ModelCard, backend: str) -> ModelCard:
     """Return the model card with the sizes that apply to that backend. If the card is for 32-bit
     numbers, it is returned unchanged, because it does not say which number types the files have.
-    The sizes may then be overestimates. A GGUF model has the same sizes everywhere."""
-    if card.dtype in (_dtype(backend), "float32", DTYPE):
+    The sizes may then be overestimates. A GGUF model has the same sizes everywhere, and so has a
+    program that serves a model."""
+    if card.dtype in (_dtype(backend), "float32", DTYPE, COMMAND_DTYPE):
         return card
     times = 2.0 if card.quantization == "none" else QUANTIZED_CAST
 

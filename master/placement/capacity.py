@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bus.models.tasks import COMMAND_TAG
 from bus.wire.cards import ModelCard, NodeCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.instances import Instance
@@ -166,7 +167,9 @@ def supposing(nodes: Sequence[NodeCapacity], node: NodeId, card: ModelCard) -> l
 
 def computes_in_vram(card: NodeCard) -> bool:
     """Return whether models on this node are in the memory of a discrete GPU."""
-    return bool(card.vram_bytes) and any(not tag.endswith(_SHARED) for tag in card.backends)
+    return bool(card.vram_bytes) and any(
+        not tag.endswith(_SHARED) and not tag.startswith(COMMAND_TAG) for tag in card.backends
+    )
 
 
 def limit_bytes(card: NodeCard) -> int | None:

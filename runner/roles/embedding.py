@@ -10,6 +10,7 @@ import os
 
 from bus.process.clock import wall
 from bus.process.memory import keep
+from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from runner.embedding import Embedded, EmbeddingLoop, EmbeddingResponder, InputsText, PreparedInputs
 from runner.engine import Embedder
@@ -29,6 +30,11 @@ from runner.text import TextThread
 
 class EmbeddingRole(ServingRole):
     """The role of a runner with an embedding model."""
+
+    @staticmethod
+    def serves(spec: RunnerSpec) -> bool:
+        """Return whether a spec is for an embedding model."""
+        return spec.makes == "embedding"
 
     def __init__(self, parts: RoleParts) -> None:
         spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor

@@ -39,8 +39,14 @@ from runner.llama import (
     launch_of,
 )
 from runner.roles.reports import RunnerMeter
-from runner.roles.role import TEXT_THREAD, RoleParts, ServingRole, leave_without_text, watchdog
-from runner.schedule import SchedulerLoad
+from runner.roles.role import (
+    TEXT_THREAD,
+    RoleParts,
+    ServingRole,
+    leave_without_text,
+    load_of,
+    watchdog,
+)
 from runner.text import PreparedRequest, ReadPrompt, TextThread, TokenizerError
 
 COMPARED_TOKENS = 4_096
@@ -88,20 +94,9 @@ class LlamaRole(ServingRole):
     def reading(self, now: float) -> RunnerReading:
         """Return the current reading of this runner, with rates since the previous reading and the
         memory of llama-server."""
-        load, status = self._load(), self.status
+        load, status = load_of(self._server.open, self._responder.running), self.status
         reading = self._meter.reading(self._host.phase, status, load, self.open_requests, now)
         return reading.model_copy(update={"process_bytes": status.memory.active_bytes})
-
-    def _load(self) -> SchedulerLoad:
-        """Return the numbers of running and waiting requests, and the best priority of each."""
-        at_work = self._responder.running
-        running: list[int] = []
-        waiting: list[int] = []
-        for request_id, request in self._server.open.items():
-            priorities = running if request_id in at_work else waiting
-            priorities.append(request.request.priority)
-        best, served = min(waiting, default=None), min(running, default=None)
-        return SchedulerLoad(len(running), len(waiting), best, served)
 
     # --- from the threads ------------------------------------------------------------------
 

@@ -9,10 +9,11 @@ is stuck, or for lost ranks.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from bus.models.tasks import CommandEngine
 from bus.process.clock import CoreWaits, MachineWaits, core_share, runnable_now, wall, working_tasks
 from bus.process.logs import Log
 from bus.service import Shell, place_of
@@ -35,7 +36,8 @@ from runner.llama import SentWorks
 from runner.recorder import FlightRecorder
 from runner.roles import model_thread
 from runner.roles.model_thread import Watchdog
-from runner.serving import RequestServer, Tap
+from runner.schedule import SchedulerLoad
+from runner.serving import OpenRequest, RequestServer, Tap
 from runner.text import RendererNotReady, TextWorks
 
 Progressed = Callable[[LoadProgress], None]
@@ -50,8 +52,10 @@ class Factories:
     (raises NotMade) and `open_exchanges` (for a test) are called in the engine's thread.
     `load_text`, `load_inputs` (of an embedding model) and `load_sent_text` (of a GGUF model) are
     called in the text thread. `llama_server` is the command that starts it; empty if there is none.
-    `form_group` (group, own rank, seconds; raises CannotForm) and `prepare` are called in the main
-    thread; `prepare` at most once and first: it may import what the others need, except MLX.
+    `command_engine` returns the program of `engines.toml` with a name, None without one (raises
+    ConfigError); it is called in the engine's thread. `form_group` (group, own rank, seconds;
+    raises CannotForm) and `prepare` are called in the main thread; `prepare` at most once and
+    first: it may import what the others need, except MLX.
     `engine_bytes` returns MLX's peak memory, None if unknown."""
 
     load_engine: Callable[[RunnerSpec, RankContext | None, Progressed], Engine]
@@ -64,6 +68,7 @@ class Factories:
     open_maker: Callable[[RunnerSpec], Maker]
     load_sent_text: Callable[[RunnerSpec], SentWorks] | None = None
     llama_server: tuple[str, ...] = ()
+    command_engine: Callable[[str], CommandEngine | None] = lambda _name: None
     prepare: Callable[[], None] = lambda: None
     engine_bytes: Callable[[], int | None] = lambda: None
 
@@ -294,6 +299,20 @@ class ServingRole(Role):
 
     def say_goodbye(self, message: str) -> None:
         self._server.close(message)
+
+
+def load_of(
+    requests: Mapping[RequestId, OpenRequest], at_work: Collection[RequestId]
+) -> SchedulerLoad:
+    """Return the numbers of running and waiting requests, and the best priority of each. `at_work`
+    are those that an engine process computes."""
+    running: list[int] = []
+    waiting: list[int] = []
+    for request_id, request in requests.items():
+        priorities = running if request_id in at_work else waiting
+        priorities.append(request.request.priority)
+    best, served = min(waiting, default=None), min(running, default=None)
+    return SchedulerLoad(len(running), len(waiting), best, served)
 
 
 def leave_without_text(host: RoleHost, log: Log, error: Exception | None) -> None:

@@ -26,6 +26,7 @@ STAYS: Mapping[str, tuple[StoredKind, str]] = {
     "put": ("put", "a person added it"),
     "cache": ("put", "it is in Hugging Face's cache, which shoal does not manage"),
     "derived": ("made", "it was made here"),
+    "engine": ("put", "it is a program of engines.toml, not files"),
 }
 """Origins of models that are never deleted, each with the reason."""
 

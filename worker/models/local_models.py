@@ -17,6 +17,7 @@ from typing import Any
 from bus.models.model_folders import STAGING
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
 from bus.wire.ids import ModelId, is_model_id
+from worker.models.command_engines import CommandEngines
 from worker.models.files import FILES, grown_bytes, is_locked
 from worker.models.layer_bytes import Range
 from worker.models.passed_over import being_pulled, notice_of, pulled_in_part
@@ -42,11 +43,15 @@ class DiskLook:
 
 class LocalModels:
     """The models of the last accepted scan: `cards` of complete ones, `parts` of others. Incomplete
-    ones grow below `folder`. `load_s` maps models to the seconds of their last load. `scan` may run
-    in another thread."""
+    ones grow below `folder`. `load_s` maps models to the seconds of their last load. `engines_file`
+    has the programs that serve models. `scan` may run in another thread."""
 
     def __init__(
-        self, weights: Weights, folder: Path, load_s: Mapping[ModelId, float] | None = None
+        self,
+        weights: Weights,
+        folder: Path,
+        load_s: Mapping[ModelId, float] | None = None,
+        engines_file: Path | None = None,
     ) -> None:
         self.cards: Mapping[ModelId, ModelCard] = {}
         self.parts: Mapping[ModelId, PartialModel] = {}
@@ -55,6 +60,7 @@ class LocalModels:
         self._weights = weights
         self.folder = folder
         self._load_s: Mapping[ModelId, float] = {} if load_s is None else load_s
+        self._engines = CommandEngines(engines_file)
 
     def card(self, model: ModelId) -> ModelCard:
         """Return the card for loading a model, with its folder. Raises KeyError if no part of the
@@ -67,8 +73,10 @@ class LocalModels:
         self._part_cards, self.passed_over = seen.part_cards, seen.passed_over
 
     def scan(self) -> DiskLook:
-        cards = {card.model: self._timed(card) for card in self._weights.look()}
-        passed_over = (*self._weights.passed_over, *pulled_parts(self.folder))
+        found = {card.model: card for card in self._weights.look()}
+        engines = self._engines.look(found)
+        cards = {card.model: self._timed(card) for card in (*found.values(), *engines.cards)}
+        passed_over = (*self._weights.passed_over, *pulled_parts(self.folder), *engines.notices)
         parts: dict[ModelId, PartialModel] = {}
         part_cards: dict[ModelId, ModelCard] = {}
         for part in sorted(parts_held(self.folder), key=lambda part: _kept_ns(Path(part.path))):

@@ -168,6 +168,18 @@ def unfit_family(config: Mapping[str, Any], version: str) -> Unfit:
     return Unfit("unknown_family", why, remedy)
 
 
+def bad_engines(error: Exception) -> Unfit:
+    """Return the notice about an `engines.toml` that cannot be used."""
+    remedy = "correct the file; until then the last valid version is in force"
+    return Unfit("bad_card", str(error), remedy)
+
+
+def engine_name_taken(folder: str) -> Unfit:
+    """Return the notice about an engine with the name of a model in a folder."""
+    why = f"the model in {folder} already has this name"
+    return Unfit("same_name", why, "give the engine another name")
+
+
 def dead_links(dead: Mapping[str, str]) -> Unfit | None:
     """Return the notice about a folder with these broken links; None if there are none."""
     if not dead:

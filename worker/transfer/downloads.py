@@ -177,7 +177,9 @@ class Downloads:
                 why = "; ".join(notice.why for notice in here.passed_over if notice.name == model)
                 text = f"{model} was fetched, but this node cannot read it as a model: {why}"
                 attempt.unreadable = Refusal(reason="weights_unavailable", message=text)
-        offered = {model: Path(card.path) for model, card in here.cards.items()}
+        offered = {
+            model: Path(card.path) for model, card in here.cards.items() if card.origin != "engine"
+        }
         if offered != self._offered:
             self._offered = offered
             self._thread.offers(offered)

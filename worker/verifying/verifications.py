@@ -150,6 +150,13 @@ class Verifications:
                 f"{verification.model} is not complete on this node's disk",
             )
             return
+        if card.origin == "engine":
+            self._fail(
+                verification,
+                "not_here",
+                f"{verification.model} is a program of engines.toml; it has no files to verify",
+            )
+            return
         verification.begun_at = now
         self._client.log.info("verifying a model", model=verification.model, folder=card.path)
         self._thread.add(

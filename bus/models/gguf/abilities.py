@@ -74,6 +74,8 @@ ABILITIES = (
 
 def engine_of(card: ModelCard) -> str:
     """Return the name of the engine that runs a model."""
+    if card.origin == "engine":
+        return "a program of engines.toml"
     return ENGINE if card.dtype == DTYPE else MLX
 
 

@@ -1,8 +1,10 @@
-"""Two files that an operator writes next to `shoal.toml`: `tasks.toml` and `clients.toml`.
+"""Three files that an operator writes next to `shoal.toml`: `tasks.toml`, `clients.toml` and
+`engines.toml`.
 
 `tasks.toml` defines providers (other servers), and tasks: names for which the operator lists
-several models, any of which can answer. `clients.toml` holds the profiles of clients. Pure. A
-file is accepted or refused as a whole.
+several models, any of which can answer. `clients.toml` holds the profiles of clients.
+`engines.toml` has programs that a node starts to serve a model. Pure. A file is accepted or refused
+as a whole.
 """
 
 from bus.models.tasks.clients import (
@@ -13,6 +15,14 @@ from bus.models.tasks.clients import (
     ClientTable,
     capped,
     read_clients,
+)
+from bus.models.tasks.engines import (
+    COMMAND_DTYPE,
+    COMMAND_TAG,
+    ENGINES_FILE,
+    CommandEngine,
+    EngineTable,
+    read_engines,
 )
 from bus.models.tasks.reading import MOST_BYTES, FileTable
 from bus.models.tasks.table import (
@@ -27,12 +37,17 @@ from bus.models.tasks.table import (
 
 __all__ = [
     "CLIENTS_FILE",
+    "COMMAND_DTYPE",
+    "COMMAND_TAG",
+    "ENGINES_FILE",
     "MOST_BYTES",
     "TASKS_FILE",
     "ClientKind",
     "ClientName",
     "ClientProfile",
     "ClientTable",
+    "CommandEngine",
+    "EngineTable",
     "FileTable",
     "NamedTask",
     "Provider",
@@ -41,5 +56,6 @@ __all__ = [
     "TaskTable",
     "capped",
     "read_clients",
+    "read_engines",
     "read_tasks",
 ]

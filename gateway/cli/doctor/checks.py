@@ -20,7 +20,6 @@ import psutil
 
 from bus.links.certificates import date_of
 from bus.links.tls_files import read_pair
-from bus.models.tasks import read_clients, read_tasks
 from bus.process.installation import PACKAGES, installed_code, own_installation
 from bus.process.supervisor import Supervisor
 from bus.replica.lost_range import damage_words
@@ -33,6 +32,7 @@ from gateway.cli.doctor.check import Finding, Fix, guarded
 from gateway.cli.doctor.fixes import fix_by_adding
 from gateway.cli.doctor.mlx_checks import blas, mlx
 from gateway.cli.doctor.network_checks import traces
+from gateway.cli.doctor.operator_files import clients, engines, tasks
 from gateway.cli.node import locks, processes
 from gateway.cli.node.node_api import check_is_of, own_api
 from gateway.cli.node.trust import pair_notes
@@ -190,48 +190,6 @@ def _settings(settings: Settings, _running: bool) -> Finding:
     )
 
 
-def tasks(settings: Settings, running: bool) -> Finding:
-    """Check `tasks.toml` on the disk, and that the node has the keys that the file names."""
-    file = settings.paths.tasks_file
-    if not file.exists():
-        return Finding("tasks", "ok", f"no tasks; {file} does not exist")
-    try:
-        table = read_tasks(file.read_text())
-    except (ConfigError, UnicodeDecodeError) as error:
-        goes_on = "the node keeps the last valid version" if running else "the node has no tasks"
-        return Finding(
-            "tasks", "error", f"{error} ({file})", f"correct the file; until then {goes_on}"
-        )
-    counts = f"{len(table.tasks)} tasks, {len(table.providers)} providers in {file}"
-    if not running:
-        return Finding("tasks", "ok", counts)
-    try:
-        answer = own_api(settings).get("/tasks", timeout_s=5.0)
-    except CliError as problem:
-        return Finding("tasks", "warn", f"{counts}; {problem.message}", "see `shoal status`")
-    rows = cast(list[dict[str, Any]], answer["providers"])
-    keyless = [f"{row['key_env']} ({row['name']})" for row in rows if not row["has_key"]]
-    if keyless:
-        remedy = "set these variables in the environment that starts the node, then `shoal restart`"
-        return Finding("tasks", "warn", f"{counts}; without a key: {', '.join(keyless)}", remedy)
-    return Finding("tasks", "ok", counts)
-
-
-def clients(settings: Settings, running: bool) -> Finding:
-    """Check `clients.toml` on the disk."""
-    file = settings.paths.clients_file
-    if not file.exists():
-        return Finding("clients", "ok", f"no profiles; {file} does not exist")
-    try:
-        table = read_clients(file.read_text())
-    except (ConfigError, UnicodeDecodeError) as error:
-        goes_on = "the node keeps the last valid version" if running else "the node has no profiles"
-        return Finding(
-            "clients", "error", f"{error} ({file})", f"correct the file; until then {goes_on}"
-        )
-    return Finding("clients", "ok", f"{len(table.clients)} profiles in {file}")
-
-
 def api_keys(settings: Settings, running: bool) -> Finding:
     """Check that other users of this machine cannot read API keys, and that a key exists if clients
     need one."""
@@ -385,6 +343,7 @@ CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (
     records,
     tasks,
     clients,
+    engines,
     api_keys,
     https,
     traces,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bus.models.gguf import DTYPE
+from bus.models.tasks import COMMAND_DTYPE
 from bus.replica.state import ClusterState
 from bus.wire.cards import ModelCard
 from bus.wire.errors import Refusal
@@ -104,6 +105,9 @@ def _having(
     card = here[0][1]
     if card.makes != "text":
         text = f"{source} is an embedding model; only text models can be quantized"
+        return Refusal(reason="unsupported", message=text, field="model")
+    if card.dtype == COMMAND_DTYPE:
+        text = f"{source} is a program of engines.toml; only model files can be quantized"
         return Refusal(reason="unsupported", message=text, field="model")
     if card.dtype == DTYPE:
         text = f"{source} is a GGUF model; quantize the MLX version of it"

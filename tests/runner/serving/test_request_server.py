@@ -235,16 +235,21 @@ def test_an_engine_that_breaks_ends_the_runner_and_what_is_open_fails(site: Echo
 def test_a_gateway_that_hangs_up_ends_its_requests_alone(site: EchoSite) -> None:
     let, other = held(site), site.connect("other")
     for name in ("a", "b"):
-        other.submit(name, TextPrompt(text="one two three"))
+        other.submit(name, TextPrompt(text="one two three " * 50))
         site.accepted(name, other)
     ask(site, "mine", "one two three")
     site.accepted("mine")
     site.hang_up(other)
-    let.release(99)
+
+    def is_noticed() -> bool:
+        let.release()
+        return "its socket is closed" in site.logged.getvalue()
+
+    site.until(is_noticed)
+    let.release(999)
     assert isinstance(site.ended("mine"), Finished)
     site.until(lambda: site.role.is_empty)
     assert sorted(site.role.responder.ends) == ["a", "b", "mine"]
-    assert "its socket is closed" in site.logged.getvalue()
 
 
 def test_while_it_drains_it_refuses_and_ends_what_is_open(site: EchoSite) -> None:

@@ -214,6 +214,8 @@ def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
             return f"pulled from {whence or 'the hub'}"
         case "derived":
             return f"made from {whence or 'another model'}"
+        case "engine":
+            return "a program of engines.toml"
 
 
 def _abilities(card: ModelCard) -> list[tuple[str, str]]:

@@ -1,0 +1,144 @@
+"""Programs of `engines.toml` on a real node: listed, loaded, asked in all dialects, killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.harness.command_site import SERVER
+from tests.harness.llama_site import TINY
+from tests.harness.nodes import MODEL, Node, eventually
+
+pytestmark = pytest.mark.nodes
+FAKE, REAL = "fake", "mlx-served"
+TOOL = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.fixture(scope="module")
+def served(node: Node) -> Iterator[Node]:
+    """Give the node two engines: a server of ours that speaks as vLLM does, and mlx_lm.server."""
+    file = node.home / "config" / "engines.toml"
+    file.write_text(
+        f"""\
+[engines.{FAKE}]
+command = "{sys.executable} {SERVER} --port {{port}} --model {{model}} --key {{key}}"
+memory_bytes = 200_000_000
+calls_tools = true
+stall_s = 3.0
+
+[engines.{REAL}]
+command = "{sys.executable} -m mlx_lm server --model {{model}} --port {{port}}"
+model = "{TINY}"
+memory_bytes = 1_000_000_000
+context_tokens = 4096
+"""
+    )
+    eventually(lambda: REAL in node.shoal("ls").stdout, 30, "the engines are listed")
+    yield node
+    file.unlink()
+    for name in (FAKE, REAL):
+        node.shoal("stop", name)
+    eventually(lambda: not programs(node), 30, "the programs are gone")
+
+
+def programs(node: Node) -> list[psutil.Process]:
+    """The programs of this node's engines, without their guards."""
+    found: list[psutil.Process] = []
+    for process in node.all_processes():
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        if str(SERVER) in words and not any("guard.py" in word for word in words):
+            found.append(process)
+    return found
+
+
+def test_it_is_listed_shown_and_answers_in_every_dialect(served: Node) -> None:
+    shown = served.shoal("show", FAKE).stdout
+    assert "a program of engines.toml" in shown and "tools" in shown
+    turns = [{"role": "user", "content": "Hello"}]
+    common: dict[str, Any] = {"model": FAKE, "messages": turns}
+    http = served.http
+    chat = http.post("/v1/chat/completions", json={**common, "max_tokens": 3}, timeout=60).json()
+    assert chat["choices"][0]["message"]["content"] == "1 2 3 ", chat
+    assert chat["usage"]["prompt_tokens"] == 7
+    anthropic = http.post("/v1/messages", json={**common, "max_tokens": 3}).json()
+    assert anthropic["content"][0]["text"] == "1 2 3 " and anthropic["stop_reason"] == "max_tokens"
+    ollama = {**common, "stream": False, "options": {"num_predict": 3}}
+    assert http.post("/api/chat", json=ollama).json()["message"]["content"] == "1 2 3 "
+    responses = {"model": FAKE, "input": "Hello", "max_output_tokens": 16}
+    output = http.post("/v1/responses", json=responses).json()["output"]
+    assert output[0]["content"][0]["text"].startswith("1 2 3 "), output
+    tools = [{"type": "function", "function": TOOL}]
+    called = http.post("/v1/chat/completions", json={**common, "tools": tools}).json()
+    (call,) = called["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    refused = http.post("/v1/embeddings", json={"model": FAKE, "input": "x"})
+    assert 400 <= refused.status_code < 500, refused.text
+    assert not any(FAKE in each for each in served.shoal("rm", FAKE).stdout.splitlines()[1:])
+    assert FAKE in served.shoal("ps").stdout
+
+
+def test_a_killed_program_ends_the_stream_and_starts_again(served: Node) -> None:
+    assert served.chat("Hello", model=FAKE, max_tokens=2).status_code == 200
+    (before,) = programs(served)
+    body = {"model": FAKE, "messages": [{"role": "user", "content": "x"}], "stream": True}
+    with served.http.stream("POST", "/v1/chat/completions", json=body, timeout=60) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        before.send_signal(signal.SIGKILL)
+        rest = "".join(lines)
+    assert "runner_lost" in rest, rest[-500:]
+    answer = served.chat("Hello", model=FAKE, max_tokens=2)
+    assert answer.status_code == 200, answer.text
+    (after,) = programs(served)
+    assert after.pid != before.pid
+
+
+def test_nothing_is_left_of_a_killed_runner(served: Node) -> None:
+    assert served.chat("Hello", model=FAKE, max_tokens=2).status_code == 200
+    (program,) = programs(served)
+    guard = program.parent()
+    assert guard is not None
+    runner = guard.ppid()
+    os.kill(runner, signal.SIGKILL)
+    eventually(lambda: not program.is_running() or gone(program), 15, "the program is gone")
+    assert served.chat("Hello", model=FAKE, max_tokens=2).status_code == 200
+    assert served.chat("Hi", model=MODEL, max_tokens=2).status_code == 200
+
+
+def gone(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.proof
+def test_a_real_server_answers_as_the_model_does_alone(served: Node) -> None:
+    fields: dict[str, Any] = {"max_tokens": 12, "temperature": 0.0}
+    fields["chat_template_kwargs"] = {"enable_thinking": False}
+    own = served.chat("What is shoal?", model=MODEL, **fields).json()
+    other = served.chat("What is shoal?", model=REAL, **fields)
+    assert other.status_code == 200, other.text
+    texts = [each["choices"][0]["message"]["content"] for each in (own, other.json())]
+    assert texts[0] == texts[1]
+
+
+def test_a_file_that_is_wrong_is_told_and_changes_nothing(served: Node) -> None:
+    file = served.home / "config" / "engines.toml"
+    before = file.read_text()
+    try:
+        file.write_text(before.replace("stall_s = 3.0", "stal_s = 3.0"))
+        eventually(lambda: "stal_s" in served.shoal("ls").stdout, 15, "the mistake is told")
+        assert "engines.toml, line 5" in served.shoal("doctor").stdout
+        assert served.chat("Hello", model=FAKE, max_tokens=2).status_code == 200
+    finally:
+        file.write_text(before)

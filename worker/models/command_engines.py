@@ -1,0 +1,113 @@
+"""Talks to the disk: the programs of `engines.toml` as models of this node.
+
+The last valid version of the file is in force. A program has no weights that shoal could read, so
+the sizes in its card are those that the file states.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from bus.models.tasks import (
+    COMMAND_DTYPE,
+    COMMAND_TAG,
+    ENGINES_FILE,
+    MOST_BYTES,
+    CommandEngine,
+    EngineTable,
+    read_engines,
+)
+from bus.wire.cards import ModelCard, PassedOver
+from bus.wire.errors import ConfigError
+from bus.wire.ids import ModelId
+from worker.models.passed_over import Unfit, bad_engines, engine_name_taken, notice_of
+
+
+@dataclass(frozen=True, slots=True)
+class EnginesLook:
+    """The programs as models, and the notices about those that are not listed."""
+
+    cards: tuple[ModelCard, ...] = ()
+    notices: tuple[PassedOver, ...] = ()
+
+
+class CommandEngines:
+    """The programs of `file`, which is read again when it changes; None: no file."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._stamp: tuple[int, int] | None = None
+        self._table = EngineTable()
+        self._written_at_s = 0
+        self._unfit: Unfit | None = None
+
+    def look(self, models: Mapping[ModelId, ModelCard]) -> EnginesLook:
+        """Return the programs as models. A name of one of `models`, which have files, is taken."""
+        if self._file is None:
+            return EnginesLook()
+        self._read(self._file)
+        cards: list[ModelCard] = []
+        notices: list[PassedOver] = []
+        if self._unfit is not None:
+            notices.append(notice_of(ENGINES_FILE, str(self._file), self._unfit))
+        for name, engine in self._table.engines.items():
+            model = ModelId(name)
+            if model in models:
+                unfit = engine_name_taken(models[model].path)
+                notices.append(notice_of(name, str(self._file), unfit))
+            else:
+                cards.append(engine_card(model, engine, str(self._file), self._written_at_s))
+        return EnginesLook(tuple(cards), tuple(notices))
+
+    def _read(self, file: Path) -> None:
+        try:
+            status = os.stat(file)
+            stamp = (status.st_mtime_ns, status.st_size)
+            if stamp == self._stamp:
+                return
+            with open(file, "rb") as opened:
+                table = read_engines(opened.read(MOST_BYTES + 1).decode())
+        except FileNotFoundError:
+            self._stamp, self._table, self._unfit = None, EngineTable(), None
+            return
+        except (ConfigError, UnicodeDecodeError, OSError) as error:
+            self._unfit = bad_engines(error)
+            return
+        self._stamp, self._table, self._unfit = stamp, table, None
+        self._written_at_s = int(status.st_mtime)
+
+
+def engine_card(model: ModelId, engine: CommandEngine, path: str, written_at_s: int) -> ModelCard:
+    """Return the card of a program as a model: whole, on one node, with the memory that
+    `engines.toml` states. `path` is that file."""
+    able = {"tools": engine.calls_tools, "thinking": engine.thinks, "vision": engine.sees}
+    return ModelCard(
+        model=model,
+        path=path,
+        family="engine",
+        layers=1,
+        weights_bytes=engine.memory_bytes,
+        size_bytes=0,
+        kv_bytes_per_token=0,
+        context_tokens=engine.context_tokens,
+        vocabulary=0,
+        dtype=COMMAND_DTYPE,
+        digest=sha256(engine.model_dump_json().encode()).hexdigest(),
+        modified_at_s=written_at_s,
+        capabilities=("completion", *(word for word, can in able.items() if can)),
+        keep_alive_s=engine.keep_alive_s,
+        unsplit_because="a program of engines.toml runs on one node",
+        compatible_backends=(f"{COMMAND_TAG}{model}",),
+        origin="engine",
+        memory_bytes=engine.memory_bytes,
+        kv_full_because="a program of engines.toml has its own KV cache",
+    )
+
+
+def tags_of(models: Iterable[ModelCard]) -> tuple[str, ...]:
+    """Return the tags of the backends of this node's programs."""
+    return tuple(f"{COMMAND_TAG}{card.model}" for card in models if card.origin == "engine")
