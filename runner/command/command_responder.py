@@ -30,6 +30,7 @@ from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
     GenerationRequest,
+    ImagePart,
     InputsPrompt,
     Sampling,
     TextPart,
@@ -127,10 +128,10 @@ class CommandResponder:
         spec, asked = self._server.spec, request.request
         engine = self.engine
         assert engine is not None, "ready"
-        lacking = _lacking(asked)
+        lacking = _lacking(asked) or _undeclared(asked, engine)
         if lacking is not None:
-            field_name, what = lacking
-            message = f"{spec.model} is a program of engines.toml: shoal gives it no {what}"
+            field_name, why = lacking
+            message = f"{spec.model} is a program of engines.toml: {why}"
             return Refusal(reason="unsupported", message=message, field=field_name)
         if request.submit.so_far is not None:
             message = f"{spec.model} cannot continue the answer of another runner"
@@ -284,18 +285,34 @@ class CommandResponder:
 
 
 def _lacking(request: GenerationRequest) -> tuple[str, str] | None:
-    """Return a field of a request that no program gets, and what it stands for; None if there is
-    none."""
+    """Return a field of a request that no program gets, and why; None if there is none."""
     if request.question is not None:
-        return "prompt", "questions about a prompt (its tokens, or their number)"
+        return "prompt", "shoal cannot ask it how it reads a prompt, or how many tokens that takes"
     if isinstance(request.prompt, InputsPrompt):
-        return "input", "inputs for vectors"
+        return "input", "it makes text, no vectors"
     if request.adapter is not None:
-        return "model", "adapters"
+        return "model", "shoal applies no adapters to it"
     if request.prompt_logprobs is not None:
-        return "prompt_logprobs", "request for log-probabilities of a prompt"
+        return "prompt_logprobs", "it gives no log-probabilities of prompts"
     if request.history is not None:
-        return "history", "token ids of earlier answers"
+        return "history", "it does not continue the tokens of an earlier answer"
+    return None
+
+
+def _undeclared(request: GenerationRequest, engine: CommandEngine) -> tuple[str, str] | None:
+    """Return a field that needs an ability which `engines.toml` does not state, and the remedy;
+    None if there is none. The program itself might drop such a field in silence."""
+    output, prompt = request.output, request.prompt
+    if output.kind != "text" and output.kind not in engine.formats:
+        remedy = f'if it enforces this format, add formats = ["{output.kind}"] to its table'
+        return output.field, remedy
+    if not isinstance(prompt, ChatPrompt):
+        return None
+    if prompt.tools and not engine.calls_tools:
+        return "tools", "if its model can call tools, add calls_tools = true to its table"
+    parts = (part for turn in prompt.messages for part in turn.parts)
+    if not engine.sees and any(isinstance(part, ImagePart) for part in parts):
+        return "messages", "if its model can read images, add sees = true to its table"
     return None
 
 

@@ -21,6 +21,7 @@ def engine(*arguments: str, **settings: Any) -> CommandEngine:
     """Return the settings of a program of ours, with further arguments."""
     words = [sys.executable, str(SERVER), "--port", "{port}", "--model", "{model}", *arguments]
     given: dict[str, Any] = {"memory_bytes": 1 << 30, "capacity": 2, "stop_s": 1.0, **settings}
+    given = {"calls_tools": True, "formats": ("json_schema",), **given}
     return CommandEngine(command=" ".join(words), **given)
 
 

@@ -32,6 +32,7 @@ Extra = Literal[
     "chat_template_kwargs", "thinking_token_budget", "return_token_ids",
 ]  # fmt: skip
 """A field beyond OpenAI's API, in vLLM's words (`bus.translation.EXTRA_FIELDS`)."""
+Format = Literal["json_object", "json_schema", "regex", "choice", "grammar"]
 USUAL_FIELDS: tuple[Extra, ...] = (
     "top_k", "min_p", "repetition_penalty", "logit_bias", "chat_template_kwargs",
 )  # fmt: skip
@@ -50,7 +51,9 @@ class CommandEngine(FileTable):
     it takes, in bytes. `gpus`: the GPUs that it may use, by number. `stop_signal` ends it; after
     `stop_s` it is killed. If it sends nothing for `stall_s`, neither part of an answer nor its
     health, it is ended. `fields`: the fields beyond OpenAI's that the program obeys; requests get a
-    notice about others. `thinks`, `calls_tools` and `sees`: whether its model can.
+    notice about others. `formats`: the formats of answers that it enforces; others are refused.
+    `thinks`, `calls_tools` and `sees`: whether its model can; tools and images are refused if
+    not.
     """
 
     command: Text
@@ -67,6 +70,7 @@ class CommandEngine(FileTable):
     stall_s: Wait = 60.0
     keep_alive_s: Seconds | None = None
     fields: tuple[Extra, ...] = USUAL_FIELDS
+    formats: tuple[Format, ...] = ()
     thinks: bool = False
     calls_tools: bool = False
     sees: bool = False

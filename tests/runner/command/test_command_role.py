@@ -16,6 +16,9 @@ import pytest
 from bus.models.tasks import CommandEngine
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    ImagePart,
     OutputFormat,
     PromptQuestion,
     Sampling,
@@ -101,11 +104,15 @@ def test_no_more_than_its_capacity_are_asked_at_a_time(site: CommandSite) -> Non
 
 
 def test_what_it_gets_not_is_refused_by_name(site: CommandSite) -> None:
+    image = ImagePart(url="data:image/png;base64,AA==")
+    picture = ChatPrompt(messages=(ChatMessage(role="user", parts=(image,)),))
     wrong: dict[str, tuple[Any, dict[str, Any], str]] = {
         "count": (TextPrompt(text="x"), {"question": PromptQuestion(wants="count")}, "prompt"),
         "adapter": (chat("x"), {"adapter": "pirate"}, "model"),
         "scores": (TextPrompt(text="x"), {"prompt_logprobs": 1}, "prompt_logprobs"),
         "history": (chat("x"), {"history": ()}, "history"),
+        "regex": (chat("x"), {"output": OutputFormat(kind="regex", rule="a")}, "response_format"),
+        "image": (picture, {}, "messages"),
     }
     for name, (prompt, fields, field) in wrong.items():
         site.gateway.submit(name, prompt, **fields)
