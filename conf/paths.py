@@ -151,11 +151,6 @@ class Paths:
         return self.config / "clients.toml"
 
     @property
-    def engines_file(self) -> Path:
-        """Return the file of programs that serve models, `engines.toml`."""
-        return self.config / "engines.toml"
-
-    @property
     def up_file(self) -> Path:
         """Return the file with the flags of `shoal up`, which later commands read."""
         return self.state / "up.json"

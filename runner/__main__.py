@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bus.models.tasks import CommandEngine, read_engines
+from bus.models.tasks import ENGINES_FILE, CommandEngine, read_engines
 from bus.wire.errors import ConfigError
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from conf.blas import usable_cores
@@ -174,7 +174,7 @@ def main() -> int:
             load_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
             load_sent_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
             llama_server=llama_server(settings.runner.llama_server),
-            command_engine=partial(command_engine, settings.paths.engines_file),
+            command_engine=partial(command_engine, settings.paths.config / ENGINES_FILE),
             load_embedder=load_embedder,
             load_inputs=load_inputs,
             form_group=form_group,

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from bus.models.tasks import ENGINES_FILE
 from bus.process.supervisor import Supervisor
 from bus.process.zygote import OVERLAY_FILE
 from bus.service import Shell, run_service
@@ -82,7 +83,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         launched_by=os.environ.get(LAUNCHED_BY, ""),
         measure_again=MEASURE_AGAIN if sys.platform == "linux" else (),
         runner_variables=settings.paths.state / OVERLAY_FILE,
-        engines_file=settings.paths.engines_file,
+        engines_file=settings.paths.config / ENGINES_FILE,
     )
 
 

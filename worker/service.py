@@ -33,7 +33,7 @@ from worker.machine.node_card import free_bytes, machine_facts
 from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma_watch import RdmaWatch
-from worker.models.command_engines import tags_of
+from worker.models.files import tags_of
 from worker.models.last_used import LastUsed, minute_of
 from worker.models.local_models import LocalModels
 from worker.models.passed_over import first_of

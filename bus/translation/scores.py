@@ -16,7 +16,7 @@ from bus.wire.messages.tokens import TokenLogprob, TopLogprob
 
 NO_ID = -1
 LEAST_LOGPROB = -9999.0
-"""What servers send for an impossible token, because JSON has no infinities."""
+"""The value that servers send for an impossible token, because JSON has no infinities."""
 MOST_ID = 2**31
 
 

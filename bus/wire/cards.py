@@ -24,7 +24,7 @@ ModelKind = Literal["text", "embedding"]
 ModelOrigin = Literal["bundled", "put", "cache", "copied", "pulled", "derived", "engine"]
 """The origin of a model's folder. `bundled`: part of shoal; `put`: added by the user; `cache`: a
 Hugging Face cache; `copied`: from other nodes; `pulled`: from the hub; `derived`: made on this node
-from another model; `engine`: no folder, but a program of `engines.toml`.
+from another model. With `engine` there is no folder, but a program of `engines.toml`.
 """
 PassedOverReason = Literal[
     "gguf", "pickled", "other_weights", "adapter_alone", "adapter_beside", "bad_adapter",

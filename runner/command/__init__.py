@@ -1,8 +1,8 @@
 """Serves a model with a program of `engines.toml`, which speaks OpenAI's or Anthropic's HTTP API.
 
 The program renders the conversation and parses its own output. shoal starts it on a free port of
-this machine, translates requests for it (`bus.translation`), limits how many it gets at a time, and
-ends it with all its children. What the translation cannot carry is refused by name. The names below
+this machine, and ends it with all its children. Requests are translated (`bus.translation`), and the
+program gets a limited number at a time. Fields that cannot be translated are refused by name. The names below
 are loaded when they are used, because `runner.command.guard` needs none of them.
 """
 

@@ -1,7 +1,7 @@
 """Talks to a program of `engines.toml` over HTTP on this machine: health, and streams of answers.
 
 Each request has a connection of its own. Every wait has a deadline. Closing a stream closes its
-connection, by which the program learns that nobody reads the answer any more.
+connection, by which the program learns that the answer is not read any more.
 """
 
 from __future__ import annotations
@@ -76,18 +76,20 @@ class EngineClient:
                 answer.read(MOST_WORDS_BYTES)
                 return "" if answer.status == 200 else f"GET {path} answered {answer.status}"
         except (OSError, http.client.HTTPException) as error:
-            return f"GET {path}: {_told(error)}"
+            return f"GET {path}: {_why(error)}"
 
-    def stream(self, path: str, body: Mapping[str, Any], post: Callable[[News], None]) -> Stream:
+    def stream(
+        self, path: str, body: Mapping[str, Any], post: Callable[[News], None]
+    ) -> EngineStream:
         """Start an answer. `post` is called in another thread."""
-        return Stream(self, path, json.dumps(body, separators=(",", ":")).encode(), post)
+        return EngineStream(self, path, json.dumps(body, separators=(",", ":")).encode(), post)
 
     def connection(self, timeout_s: float) -> http.client.HTTPConnection:
         """Return a new connection, which is not open yet."""
         return http.client.HTTPConnection("127.0.0.1", self._port, timeout=timeout_s)
 
 
-class Stream:
+class EngineStream:
     """One answer, read in a thread of its own, which ends with the answer."""
 
     def __init__(
@@ -120,7 +122,7 @@ class Stream:
             self._tell(LostStream(f"{client.name} sent nothing for {client.stall_s:g} s"))
         except (OSError, http.client.HTTPException, ValueError) as error:
             # `close` shuts down the socket alone, so http.client's own objects stay as they are
-            self._tell(LostStream(f"the connection to {client.name} broke: {_told(error)}"))
+            self._tell(LostStream(f"the connection to {client.name} broke: {_why(error)}"))
 
     def _tell(self, news: News) -> None:
         if not self._is_closed:
@@ -134,7 +136,7 @@ class Stream:
         connection.request("POST", self._path, self._body, self._client.headers)
         answer = connection.getresponse()
         if answer.status != 200:
-            words = words_of(answer.read(MOST_WORDS_BYTES))
+            words = body_words(answer.read(MOST_WORDS_BYTES))
             why = f"{name} answered {self._path} with {answer.status}{words and f': {words}'}"
             return LostStream(why, answer.status)
         kind = (answer.getheader("Content-Type") or "nothing").partition(";")[0].strip().lower()
@@ -154,7 +156,7 @@ def is_end(lines: bytes) -> bool:
     return b"[DONE]" in lines or b"message_stop" in lines
 
 
-def words_of(data: bytes) -> str:
+def body_words(data: bytes) -> str:
     """Return the message in the body of an error, else the beginning of the body; "" for HTML."""
     try:
         value: object = json.loads(data)
@@ -167,7 +169,7 @@ def words_of(data: bytes) -> str:
     return "".join(c if c.isprintable() else " " for c in text).strip()[:300]
 
 
-def _told(error: Exception) -> str:
+def _why(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "nobody listens"
     if isinstance(error, TimeoutError):

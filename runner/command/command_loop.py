@@ -23,7 +23,7 @@ LOOK_S = 0.25
 """Seconds between two checks of the program."""
 HEALTH_EVERY_S = 2.0
 EARLIER_S = 1.0
-"""How much before the runner's own deadline a load is given up, so that the reason is told."""
+"""How much before the runner's own deadline a load is given up, so that the reason is counts."""
 OVER_RATIO = 1.10
 """The program is ended if it uses this multiple of the memory that `engines.toml` states."""
 
@@ -60,7 +60,7 @@ class CommandLoop:
         self.status.progress = LoadProgress("weights", 0, total)
         process = self._process = EngineProcess(self._name, engine)
         try:
-            client = EngineClient(self._told, process.port, process.key, stall_s=engine.stall_s)
+            client = EngineClient(self._title, process.port, process.key, stall_s=engine.stall_s)
             self._wait(process, client, engine)
             self.status.progress = LoadProgress("probing", total, total)
             self._try_out(process, client, engine)
@@ -90,7 +90,7 @@ class CommandLoop:
                 healthy_at = healthy_at if why else asked_at
                 if asked_at - max(healthy_at, self.news_at) > engine.stall_s:
                     raise EngineTrouble(
-                        f"{self._told} sent nothing for {engine.stall_s:g} s, and {why}"
+                        f"{self._title} sent nothing for {engine.stall_s:g} s, and {why}"
                     )
         finally:
             process.end()
@@ -99,7 +99,7 @@ class CommandLoop:
         self._stopping.set()
 
     @property
-    def _told(self) -> str:
+    def _title(self) -> str:
         return f"the engine {self._name}"
 
     def _wait(self, process: EngineProcess, client: EngineClient, engine: CommandEngine) -> None:
@@ -107,12 +107,12 @@ class CommandLoop:
         while why := client.why_not_ready(engine.health) or self._not_ours(process):
             process.check()
             if self._stopping.wait(ASK_AGAIN_S):
-                raise EngineTrouble(f"the runner was stopped while {self._told} was loading")
+                raise EngineTrouble(f"the runner was stopped while {self._title} was loading")
             if clock_now() > ends_at:
                 words = process.words()
                 last = f"; its last output: {words}" if words else ""
                 raise EngineTrouble(
-                    f"{self._told} was not ready within {self._deadline_s:g} s: {why}{last}"
+                    f"{self._title} was not ready within {self._deadline_s:g} s: {why}{last}"
                 )
             self._measure(process)
             self._check_memory(engine)
@@ -123,7 +123,7 @@ class CommandLoop:
     def _try_out(self, process: EngineProcess, client: EngineClient, engine: CommandEngine) -> None:
         """Have a short request answered. Raises EngineTrouble."""
         path, body, hearing = self._warm_up(engine)
-        told, news = ToldInPassing(is_stream=True), SimpleQueue[News]()
+        counts, news = ToldInPassing(is_stream=True), SimpleQueue[News]()
         stream = client.stream(path, body, news.put)
         ends_at = clock_now() + self._deadline_s
         try:
@@ -137,8 +137,8 @@ class CommandLoop:
                     raise EngineTrouble(part.why)
                 if not isinstance(part, Lines):
                     break
-                lines = told.passed(part.data)
-                for event in events_in(lines, self._told):
+                lines = counts.passed(part.data)
+                for event in events_in(lines, self._title):
                     hearing.take(event)
                 if is_end(lines):
                     break
@@ -146,8 +146,8 @@ class CommandLoop:
             raise EngineTrouble(str(error)) from error
         finally:
             stream.close()
-        if not told.whole:
-            raise EngineTrouble(f"{self._told} did not finish the answer to a short request")
+        if not counts.whole:
+            raise EngineTrouble(f"{self._title} did not finish the answer to a short request")
 
     def _measure(self, process: EngineProcess) -> None:
         used = process.used_bytes()
@@ -158,6 +158,6 @@ class CommandLoop:
         used = self.status.memory.active_bytes
         if used > OVER_RATIO * engine.memory_bytes:
             raise EngineTrouble(
-                f"{self._told} uses {used:,} bytes of memory, but engines.toml states "
+                f"{self._title} uses {used:,} bytes of memory, but engines.toml states "
                 f"memory_bytes = {engine.memory_bytes:,}"
             )

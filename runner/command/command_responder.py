@@ -43,7 +43,7 @@ from bus.wire.messages.tokens import (
     TokenDelta,
     ToolCallDelta,
 )
-from runner.command.calls import EngineClient, Lines, LostStream, News, Stream, is_end
+from runner.command.calls import EngineClient, EngineStream, Lines, LostStream, News, is_end
 from runner.serving import OpenRequest, RequestServer, too_many
 from runner.text import CallPiece, Piece, TextPiece
 
@@ -84,8 +84,8 @@ class _Answer:
     request: OpenRequest
     body: TranslatedBody
     hearing: Hearing
-    told: ToldInPassing = field(default_factory=lambda: ToldInPassing(is_stream=True))
-    stream: Stream | None = None
+    counts: ToldInPassing = field(default_factory=lambda: ToldInPassing(is_stream=True))
+    stream: EngineStream | None = None
     tokens: int = 0
     begun_at: float | None = None
     first_at: float | None = None
@@ -125,10 +125,10 @@ class CommandResponder:
         return self._parts
 
     def refusal(self, request: OpenRequest, now: float) -> Refusal | None:
-        spec, asked = self._server.spec, request.request
+        spec, wanted = self._server.spec, request.request
         engine = self.engine
         assert engine is not None, "ready"
-        lacking = _lacking(asked) or _undeclared(asked, engine)
+        lacking = _lacking(wanted) or _undeclared(wanted, engine)
         if lacking is not None:
             field_name, why = lacking
             message = f"{spec.model} is a program of engines.toml: {why}"
@@ -143,12 +143,12 @@ class CommandResponder:
         engine = self.engine
         assert engine is not None, "ready"
         target = target_of(self._server.spec.model, engine)
-        asked = request.request
-        if asked.max_tokens is None:
+        wanted = request.request
+        if wanted.max_tokens is None:
             limit = {"max_tokens": self._server.spec.default_max_tokens}
-            asked = asked.model_copy(update=limit)
+            wanted = wanted.model_copy(update=limit)
         try:
-            body = translated(target, asked)
+            body = translated(target, wanted)
         except NotCarried as error:
             refusal = Refusal(reason="unsupported", message=str(error), field=error.field)
             request.refuse(refusal, now)
@@ -178,7 +178,7 @@ class CommandResponder:
         return Displaced(request.request_id)
 
     def end(self, request: OpenRequest, now: float) -> Usage:
-        """Stop a request, and return its usage as far as the program has told it."""
+        """Stop a request, and return its usage as far as the program has sent it."""
         answer = self._forget(request.request_id)
         if answer is None:
             return Usage()
@@ -218,13 +218,13 @@ class CommandResponder:
                 case Lines(data):
                     self._take(answer, data, now)
                 case LostStream(why, status):
-                    self._lost(request, why, status, now)
-                case _ if answer.told.whole:
+                    self._fail(request, why, status, now)
+                case _ if answer.counts.whole:
                     self._finish(answer, now)
                 case _:
-                    self._lost(request, f"the engine {name} ended its answer early", 0, now)
+                    self._fail(request, f"the engine {name} ended its answer early", 0, now)
         except BrokenStream as error:
-            self._lost(request, str(error), 0, now)
+            self._fail(request, str(error), 0, now)
         except Filtered as error:
             request.fail("bad_request", str(error), now)
         except Exception as error:
@@ -232,10 +232,10 @@ class CommandResponder:
         self._server.flush()
 
     def _take(self, answer: _Answer, data: bytes, now: float) -> None:
-        lines = answer.told.passed(data)
+        lines = answer.counts.passed(data)
         for event in events_in(lines, f"the engine {self._server.spec.model}"):
             self._put(answer, answer.hearing.take(event), now)
-        if answer.told.whole and is_end(lines):
+        if answer.counts.whole and is_end(lines):
             self._finish(answer, now)
 
     def _put(self, answer: _Answer, entries: Sequence[Entry], now: float) -> None:
@@ -265,10 +265,10 @@ class CommandResponder:
         answer.request.put(choice, (piece,), now)
 
     def _finish(self, answer: _Answer, now: float) -> None:
-        self._put(answer, answer.hearing.end(answer.told.usage), now)
+        self._put(answer, answer.hearing.end(answer.counts.usage), now)
         answer.request.finish(now)
 
-    def _lost(self, request: OpenRequest, why: str, status: int, now: float) -> None:
+    def _fail(self, request: OpenRequest, why: str, status: int, now: float) -> None:
         """End a request that the program refused, or whose stream broke."""
         reason = "bad_request" if 400 <= status < 500 and status != 429 else "runner_lost"
         self._server.note("error", request.request_id, reason=reason)
@@ -317,14 +317,14 @@ def _undeclared(request: GenerationRequest, engine: CommandEngine) -> tuple[str,
 
 
 def _usage(answer: _Answer, now: float) -> Usage:
-    """Return the counts that the program told, else those of the parts that came, with the times
+    """Return the counts that the program sent, else those of the parts that came, with the times
     that this runner measured."""
     begun_at, first_at = answer.begun_at, answer.first_at
-    told = answer.told.usage
+    usage = answer.counts.usage
     times = {
-        "completion_tokens": told.completion_tokens or answer.tokens,
+        "completion_tokens": usage.completion_tokens or answer.tokens,
         "queue_s": max(0.0, (now if begun_at is None else begun_at) - answer.request.received_at),
         "prefill_s": 0.0 if begun_at is None or first_at is None else first_at - begun_at,
         "decode_s": 0.0 if first_at is None else now - first_at,
     }
-    return told.model_copy(update=times)
+    return usage.model_copy(update=times)

@@ -58,7 +58,7 @@ class EngineProcess:
             "model": engine.model or name,
             "port": str(self.port),
         }
-        words, more = engine.placed(values)
+        words, more = engine.fill(values)
         number = signal.Signals[f"SIG{engine.stop_signal}"]
         guarding = [sys.executable, "-I", "-S", str(Path(guard.__file__))]
         self._process = subprocess.Popen(
@@ -148,8 +148,10 @@ class EngineProcess:
 def environment(variables: Mapping[str, str], gpus: str) -> dict[str, str]:
     """Return the environment of a program, from that of the runner. `gpus`: the numbers of the GPUs
     that it may use; "": any."""
-    kept = {name: value for name, value in variables.items() if not name.startswith(OUR_VARIABLES)}
-    return {**kept, **dict.fromkeys(DEVICES if gpus else (), gpus)}
+    others = {
+        name: value for name, value in variables.items() if not name.startswith(OUR_VARIABLES)
+    }
+    return {**others, **dict.fromkeys(DEVICES if gpus else (), gpus)}
 
 
 def free_port() -> int:

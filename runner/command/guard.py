@@ -37,10 +37,10 @@ def main(arguments: list[str]) -> int:
         _become(words, parent)
     with contextlib.suppress(OSError):
         os.setpgid(program, program)
-    status = _ended(program, [0, woken], None)
+    status = _wait(program, [0, woken], None)
     if status is None:
         _signal(program, stop)
-        status = _ended(program, [woken], stop_s)
+        status = _wait(program, [woken], stop_s)
     _signal(program, signal.SIGKILL)
     if status is None:
         status = os.waitpid(program, 0)[1]
@@ -63,13 +63,13 @@ def _become(words: list[str], parent: int) -> None:
     os._exit(NOT_STARTED)
 
 
-def _ended(program: int, watched: list[int], within_s: float | None) -> int | None:
+def _wait(program: int, watched: list[int], within_s: float | None) -> int | None:
     """Wait until the program ends, and return its status. None: standard input ended first, or the
     seconds have passed."""
     ends_at = None if within_s is None else time.monotonic() + within_s
     while True:
-        found, status = os.waitpid(program, os.WNOHANG)
-        if found:
+        ended, status = os.waitpid(program, os.WNOHANG)
+        if ended:
             return status
         left_s = None if ends_at is None else max(0.0, ends_at - time.monotonic())
         ready = select.select(watched, [], [], left_s)[0]

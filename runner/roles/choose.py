@@ -1,4 +1,4 @@
-"""Chooses the role that serves a spec. Pure, but for the parts that a role itself makes."""
+"""Talks to the roles: makes the role of a runner, by its spec."""
 
 from __future__ import annotations
 

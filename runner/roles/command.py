@@ -32,7 +32,7 @@ class CommandRole(ServingRole):
         )
         super().__init__(parts, self._loop)
         self._responder = self._server.responder = CommandResponder(
-            self._server, reactor.now, post=reactor.call, heard=self._heard
+            self._server, reactor.now, post=reactor.call, heard=self._note_news
         )
         self._since = reactor.now()
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
@@ -50,7 +50,7 @@ class CommandRole(ServingRole):
         reading = self._meter.reading(self._host.phase, status, load, self.open_requests, now)
         return reading.model_copy(update={"process_bytes": status.memory.active_bytes})
 
-    def _heard(self, now: float) -> None:
+    def _note_news(self, now: float) -> None:
         self._loop.news_at = now
 
     def _plan(self) -> CommandEngine:

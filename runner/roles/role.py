@@ -305,7 +305,7 @@ def load_of(
     requests: Mapping[RequestId, OpenRequest], at_work: Collection[RequestId]
 ) -> SchedulerLoad:
     """Return the numbers of running and waiting requests, and the best priority of each. `at_work`
-    are those that an engine process computes."""
+    are the requests that an engine process computes."""
     running: list[int] = []
     waiting: list[int] = []
     for request_id, request in requests.items():

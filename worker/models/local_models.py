@@ -17,8 +17,7 @@ from typing import Any
 from bus.models.model_folders import STAGING
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
 from bus.wire.ids import ModelId, is_model_id
-from worker.models.command_engines import CommandEngines
-from worker.models.files import FILES, grown_bytes, is_locked
+from worker.models.files import FILES, CommandEngines, grown_bytes, is_locked
 from worker.models.layer_bytes import Range
 from worker.models.passed_over import being_pulled, notice_of, pulled_in_part
 from worker.models.weights import Weights
@@ -73,9 +72,9 @@ class LocalModels:
         self._part_cards, self.passed_over = seen.part_cards, seen.passed_over
 
     def scan(self) -> DiskLook:
-        found = {card.model: card for card in self._weights.look()}
-        engines = self._engines.look(found)
-        cards = {card.model: self._timed(card) for card in (*found.values(), *engines.cards)}
+        of_files = {card.model: card for card in self._weights.look()}
+        engines = self._engines.look(of_files)
+        cards = {card.model: self._timed(card) for card in (*of_files.values(), *engines.cards)}
         passed_over = (*self._weights.passed_over, *pulled_parts(self.folder), *engines.notices)
         parts: dict[ModelId, PartialModel] = {}
         part_cards: dict[ModelId, ModelCard] = {}

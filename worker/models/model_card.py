@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bus.models.cards import Notes
+from bus.models.embedding_models import EmbeddingModel
 from bus.models.gguf import DTYPE, ENGINE, LLAMA_TAG, GgufFacts
 from bus.models.lora import FOLDER
 from bus.wire.cards import AdapterCard, ModelCard
@@ -27,6 +28,7 @@ from worker.models.passed_over import Unfit
 
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 DEFAULT_CONTEXT = 4096
+WHOLE = "an embedding model runs on a single rank"
 MAX_LAYERS = 4096
 THINKING_WORDS = (
     "enable_thinking", "<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>",
@@ -205,6 +207,29 @@ def gguf_card(
     others = _other_backends(notes)
     context, kv = no_more_context(notes, card), kv_notice(notes, card, "full")
     return card, (lacking, context, kv, others, unused)
+
+
+def embedding_card(card: ModelCard, settings: EmbeddingModel) -> ModelCard:
+    """Return the card of an embedding model; `card` is derived from its config.json and weights."""
+    return card.model_copy(
+        update={
+            "makes": "embedding",
+            "dimensions": settings.dimensions,
+            "dimension_choices": settings.dimension_choices,
+            "dimensions_at_most": settings.width if settings.any_dimensions else 0,
+            "context_tokens": min(card.context_tokens, settings.max_tokens),
+            "capabilities": ("embedding",),
+            "thinking": False,
+            "kv_bytes_per_token": 0,
+            "kv_bytes_fixed": 0,
+            "layer_kv": (),
+            "layer_kv_fixed": (),
+            "tensor_sizes": {},
+            "unsplit_because": WHOLE,
+            "fetched_in_parts": False,
+            "default_max_tokens": None,
+        }
+    )
 
 
 def without_lacking(notes: Notes, adapters: FoundAdapters) -> tuple[Notes, Unfit | None]:

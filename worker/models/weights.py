@@ -29,7 +29,6 @@ from bus.wire.cards import NAME_CHARACTERS, ModelCard, PassedOver
 from bus.wire.ids import ModelId, ids_for
 from bus.wire.kv import KvKind
 from worker.models.adapters import adapter_marks, adapters_in
-from worker.models.embedding_card import embedding_card
 from worker.models.files import (
     INDEX,
     ORIGIN_FILE,
@@ -51,6 +50,7 @@ from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots
 from worker.models.manifest import belongs
 from worker.models.model_card import (
     FoundAdapters,
+    embedding_card,
     fast_synch,
     gguf_card,
     kv_notice,

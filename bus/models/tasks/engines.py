@@ -1,6 +1,6 @@
 """The types of `engines.toml`: programs on a node that serve a model over HTTP.
 
-Pure. The name of an engine is the name of its model. `placed` fills the placeholders of its command
+Pure. The name of an engine is the name of its model. `fill` fills the placeholders of its command
 and of its environment.
 """
 
@@ -32,7 +32,7 @@ Extra = Literal[
     "chat_template_kwargs", "thinking_token_budget", "return_token_ids",
 ]  # fmt: skip
 """A field beyond OpenAI's API, in vLLM's words (`bus.translation.EXTRA_FIELDS`)."""
-Format = Literal["json_object", "json_schema", "regex", "choice", "grammar"]
+Format = Literal["json_object", "json_schema", "regex", "choice"]
 USUAL_FIELDS: tuple[Extra, ...] = (
     "top_k", "min_p", "repetition_penalty", "logit_bias", "chat_template_kwargs",
 )  # fmt: skip
@@ -106,15 +106,15 @@ class CommandEngine(FileTable):
         """Return the texts in which placeholders are filled."""
         return (self.command, *self.environment.values())
 
-    def placed(self, values: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    def fill(self, values: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
         """Return the words of the command and the variables of its environment, with the
         placeholders filled. A value never becomes more than one word."""
 
-        def fill(text: str) -> str:
+        def filled(text: str) -> str:
             return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
 
-        words = [fill(word) for word in shlex.split(self.command)]
-        return words, {name: fill(value) for name, value in self.environment.items()}
+        words = [filled(word) for word in shlex.split(self.command)]
+        return words, {name: filled(value) for name, value in self.environment.items()}
 
 
 class EngineTable(FileTable):
@@ -138,7 +138,7 @@ def _unsound(table: EngineTable) -> Iterator[Wrong]:
         for text in engine.texts:
             for word in _PLACEHOLDER.findall(text):
                 if word not in PLACEHOLDERS:
-                    known = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
-                    yield [*path, "command"], f"{{{word}}} is not known; use {known}"
+                    all_words = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
+                    yield [*path, "command"], f"{{{word}}} is not known; use {all_words}"
         if not engine.gpus and any("{gpus}" in text for text in engine.texts):
             yield [*path, "gpus"], "{gpus} needs the numbers of GPUs, such as gpus = [0, 1]"

@@ -20,10 +20,12 @@ from gateway.cli.doctor.machine_findings import (
     bridge_check,
     clock_source_check,
     linux_sleep_check,
+    logind_settings,
+    mac_sleep,
     mac_sleep_check,
+    parse_units,
     rdma_check,
 )
-from gateway.cli.doctor.sleep_tools import logind_settings, mac_sleep, parse_units
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.processes import tool_says
 

@@ -1,18 +1,20 @@
 """Findings about a machine's sleep, clock, RDMA and Thunderbolt bridge.
 
-Pure: facts in, a `Finding` out.
+Pure: a tool's output in, facts out; facts in, a `Finding` out. Unknown text gives no facts. Formats
+are those of pmset(1), systemd's `show` (NAME=VALUE) and logind.conf(5).
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from bus.hardware.rdma_ports import ACTIVE, DOWN, DevicePort
 from bus.hardware.thunderbolt import BRIDGE, ThunderboltPort
 from bus.wire.ids import NodeId
 from gateway.cli.doctor.check import Finding
-from gateway.cli.doctor.sleep_tools import MacSleep, is_masked
 
 RDMA_GIGABITS = 80
 """Speed of Thunderbolt 5. Over a slower cable or port MLX can use its ring backend, but no RDMA."""
@@ -23,6 +25,52 @@ _RECOVERY = (
     "shut down, hold the power button until the options show, choose Options, then Utilities, "
     "Terminal: `rdma_ctl enable`, and restart"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class MacSleep:
+    """The sleep settings of a Mac.
+
+    `after_min` is minutes of idleness, 0 for never, None if not reported. `disabled`: sleep is
+    switched off altogether. `held_by` are the programs that keep the Mac awake now.
+    """
+
+    after_min: int | None
+    disabled: bool
+    held_by: tuple[str, ...]
+
+
+def mac_sleep(pmset: str) -> MacSleep:
+    """Parse the output of `pmset -g`."""
+    line = re.search(r"^\s*sleep\s+(\d+)(?:\s+\(sleep prevented by (.+)\))?", pmset, re.MULTILINE)
+    disabled = re.search(r"^\s*SleepDisabled\s+1\b", pmset, re.MULTILINE)
+    held = line.group(2) if line else None
+    return MacSleep(
+        after_min=int(line.group(1)) if line else None,
+        disabled=disabled is not None,
+        held_by=tuple(part.strip() for part in held.split(",")) if held else (),
+    )
+
+
+def parse_units(text: str) -> tuple[Mapping[str, str], ...]:
+    """Parse the output of `systemctl show` and similar tools: one map for each unit, in order."""
+    blocks = re.split(r"\n\s*\n", text.strip())
+    units = (dict(re.findall(r"^([A-Za-z]+)=(.*)$", block, re.MULTILINE)) for block in blocks)
+    return tuple(unit for unit in units if unit)
+
+
+def is_masked(unit: Mapping[str, str]) -> bool:
+    """Return whether the unit is masked, so that it cannot be started."""
+    return unit.get("LoadState") == "masked" or unit.get("UnitFileState") == "masked"
+
+
+def logind_settings(*files: str) -> dict[str, str]:
+    """Return the settings of logind.conf and of its drop-in files. If two files set the same name,
+    the later file wins."""
+    settings: dict[str, str] = {}
+    for text in files:
+        settings.update(re.findall(r"^\s*([A-Za-z]+)\s*=\s*(\S+)\s*$", text, re.MULTILINE))
+    return settings
 
 
 def mac_sleep_check(sleep: MacSleep) -> Finding:

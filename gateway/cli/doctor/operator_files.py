@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from typing import Any, cast
 
-from bus.models.tasks import read_clients, read_engines, read_tasks
+from bus.models.tasks import ENGINES_FILE, read_clients, read_engines, read_tasks
 from bus.wire.errors import ConfigError
 from conf.settings import Settings
 from gateway.cli.doctor.check import Finding
@@ -60,7 +60,7 @@ def clients(settings: Settings, running: bool) -> Finding:
 
 def engines(settings: Settings, running: bool) -> Finding:
     """Check `engines.toml` on the disk, and that its programs are installed."""
-    file = settings.paths.engines_file
+    file = settings.paths.config / ENGINES_FILE
     if not file.exists():
         return Finding("engines", "ok", f"no engines; {file} does not exist")
     try:

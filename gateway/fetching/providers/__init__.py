@@ -1,6 +1,6 @@
 """Talks to providers, the remote APIs that the operator configured: sends them a client's request.
 
-The request's body is the client's own or one that `bus.translation` makes. The operator chooses the
+The request's body is the client's own, or `bus.translation` makes it. The operator chooses the
 base URL, so `gateway.fetching.policy` does not apply to it, and it can be on loopback. Redirects
 are not followed, and no proxy is used. Only two of the client's headers are passed on
 (`PASSED_HEADERS`). The HTTP client is imported at the first call.

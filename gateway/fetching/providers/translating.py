@@ -25,7 +25,7 @@ _OWN_HOSTS = ("openai.com", "openai.azure.com")
 
 
 def target_of(provided: ProviderModel) -> Target:
-    """Return the target of a provider's model."""
+    """Return a provider's model as the target of a translation."""
     host = urlsplit(provided.settings.base_url).hostname or ""
     is_own = any(host == own or host.endswith(f".{own}") for own in _OWN_HOSTS)
     return Target(
@@ -48,7 +48,7 @@ def provider_body(provided: ProviderModel, request: GenerationRequest) -> Transl
 
 @contextmanager
 def stream_faults() -> Generator[None]:
-    """Raise ProviderFailed for a stream that is not valid, and HttpFaultRaised for one that ends
+    """Raise ProviderFailed for a stream that is not valid, and HttpFaultRaised if the stream ends
     because the provider refuses to answer."""
     try:
         yield

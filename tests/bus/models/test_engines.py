@@ -27,7 +27,7 @@ def test_five_lines_are_an_engine() -> None:
     engine = read_engines(GOOD).engines["qwen"]
     assert (engine.context_tokens, engine.gpus, engine.dialect) == (32_768, (0, 1), "openai")
     assert (engine.health, engine.stop_signal, engine.fields) == ("/health", "TERM", USUAL_FIELDS)
-    words, variables = engine.placed({"model": engine.model, "port": "8", "context": "9"})
+    words, variables = engine.fill({"model": engine.model, "port": "8", "context": "9"})
     assert words[:4] == ["vllm", "serve", "Qwen/Qwen3-8B", "--port"] and words[-1] == "{key}"
     assert variables == {}
 
@@ -39,7 +39,7 @@ def test_a_value_is_one_word_whatever_it_has(model: str, value: str) -> None:
         memory_bytes=1,
         environment={"NAME": "x{model}"},
     )
-    words, variables = engine.placed({"model": model, "port": value})
+    words, variables = engine.fill({"model": model, "port": value})
     assert words == ["serve", model, "--port", value, '{"a": 1}']
     assert variables == {"NAME": f"x{model}"}
     assert len(words) == len(shlex.split(engine.command))

@@ -10,7 +10,7 @@ from bus.wire.ids import ModelId
 from master.placement.availability import card_as_computed
 from master.placement.capacity import computes_in_vram, resolve_backend
 from master.placement.memory_cost import layer_costs
-from worker.models.command_engines import CommandEngines, tags_of
+from worker.models.files.command_engines import CommandEngines, tags_of
 
 ENGINE = '[engines.{name}]\ncommand = "x --port {{port}}"\nmemory_bytes = {size}\n'
 

@@ -1,10 +1,12 @@
 """Talks to the disk: reads the files of one model's folder, within limits.
 
 It reads safetensors headers, the configuration, `card.toml`, the folder's origin, and the pieces of
-a model that is still being fetched. It does not search for models, and does not cache what it read.
+a model that is still being fetched. It also reads `engines.toml`, which has models without folders.
+It does not search for models, and does not cache the contents of their files.
 """
 
 from worker.models.files.card_file import notes_in
+from worker.models.files.command_engines import CommandEngines, tags_of
 from worker.models.files.families import Families, installed_families
 from worker.models.files.gguf import gguf_facts_of, gguf_header_of
 from worker.models.files.growing import (
@@ -35,6 +37,7 @@ __all__ = [
     "INDEX",
     "ORIGIN_FILE",
     "TEMPLATE_FILES",
+    "CommandEngines",
     "Families",
     "GrowingFiles",
     "Origin",
@@ -54,6 +57,7 @@ __all__ = [
     "origin_of",
     "reconciled",
     "sync_folder",
+    "tags_of",
     "template_in",
     "tensors_in",
     "try_lock",

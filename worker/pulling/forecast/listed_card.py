@@ -16,10 +16,9 @@ from bus.models.embedding_models import EmbeddingModel
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.kv import KvKind
-from worker.models.embedding_card import embedding_card
 from worker.models.files import Tensor
 from worker.models.layers import expert_share
-from worker.models.model_card import CONFIG_DTYPES, FoundAdapters, model_card
+from worker.models.model_card import CONFIG_DTYPES, FoundAdapters, embedding_card, model_card
 
 MIXTURE = (
     "the bytes read per token depend on its experts and are unknown until the weights are here"

@@ -14,17 +14,15 @@ from gateway.cli.doctor import checks
 from gateway.cli.doctor.machine_checks import addressed_interfaces
 from gateway.cli.doctor.machine_findings import (
     SLEEP_TARGETS,
+    MacSleep,
     bridge_check,
     clock_source_check,
     linux_sleep_check,
-    mac_sleep_check,
-    rdma_check,
-)
-from gateway.cli.doctor.sleep_tools import (
-    MacSleep,
     logind_settings,
     mac_sleep,
+    mac_sleep_check,
     parse_units,
+    rdma_check,
 )
 from tests.harness.thunderbolt_samples import bus, devinfo, profile
 

@@ -1,7 +1,7 @@
 """Talks to the disk: the programs of `engines.toml` as models of this node.
 
 The last valid version of the file is in force. A program has no weights that shoal could read, so
-the sizes in its card are those that the file states.
+its card has the sizes that the file states.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from worker.models.passed_over import Unfit, bad_engines, engine_name_taken, not
 
 @dataclass(frozen=True, slots=True)
 class EnginesLook:
-    """The programs as models, and the notices about those that are not listed."""
+    """The programs as models, and the notices about other programs."""
 
     cards: tuple[ModelCard, ...] = ()
     notices: tuple[PassedOver, ...] = ()
