@@ -1,9 +1,9 @@
 """Serves a model with a program of `engines.toml`, which speaks OpenAI's or Anthropic's HTTP API.
 
 The program renders the conversation and parses its own output. shoal starts it on a free port of
-this machine, and ends it with all its children. Requests are translated (`bus.translation`), and the
-program gets a limited number at a time. Fields that cannot be translated are refused by name. The names below
-are loaded when they are used, because `runner.command.guard` needs none of them.
+this machine, and ends it with all its children. Requests are translated (`bus.translation`), and
+the program gets a limited number at a time. Fields that cannot be translated are refused by name.
+The names below are loaded when they are used, because `runner.command.guard` needs none of them.
 """
 
 from __future__ import annotations

@@ -28,6 +28,8 @@ KILLED_S = 5.0
 """How long the program may take to end after SIGKILL."""
 DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """The variables that tell a program which GPUs it may use."""
+HOME = "SHOAL_HOME"
+"""The variable by which `shoal down` finds what is left of a node."""
 OUR_VARIABLES = ("SHOAL_", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "PYTHONDONTWRITEBYTECODE")
 """Beginnings of variables of a runner that its programs must not have: settings and keys of shoal,
 and libraries that it loads for MLX."""
@@ -149,7 +151,9 @@ def environment(variables: Mapping[str, str], gpus: str) -> dict[str, str]:
     """Return the environment of a program, from that of the runner. `gpus`: the numbers of the GPUs
     that it may use; "": any."""
     others = {
-        name: value for name, value in variables.items() if not name.startswith(OUR_VARIABLES)
+        name: value
+        for name, value in variables.items()
+        if name == HOME or not name.startswith(OUR_VARIABLES)
     }
     return {**others, **dict.fromkeys(DEVICES if gpus else (), gpus)}
 
