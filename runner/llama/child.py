@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bus.process.memory import resident_bytes
 from runner.llama.launch import LEAST_BUILD, Launch, environment
+from runner.llama.wire import LlamaTrouble
 
 BECOME = (
     "import ctypes, os, signal, sys\n"
@@ -30,6 +31,8 @@ BECOME = (
 KEPT_LINES, LINE_CHARACTERS = 30, 300
 ENDS_S, KILLED_S = 2.0, 5.0
 """How long the child may take to end after SIGTERM, and after SIGKILL."""
+LAST_WORDS_S = 1.0
+"""How long to wait for the output of a child that has ended."""
 UNKNOWN_OPTION = ("invalid argument", "unknown argument")
 """Words of an old llama-server about an option that it lacks."""
 TROUBLE = ("error", "failed", "unknown", "invalid", "unsupported", "cannot", "exception")
@@ -44,11 +47,14 @@ class Child:
     """A llama-server process. Made in the thread whose end shall end the process."""
 
     def __init__(self, program: Sequence[str], launch: Launch) -> None:
-        """Start the process. Raises OSError."""
+        """Start the process. Raises OSError; LlamaTrouble if its socket cannot be made."""
         self._socket = launch.socket
         self._lines = deque[str](maxlen=KEPT_LINES)
-        with contextlib.suppress(FileNotFoundError):
-            self._socket.unlink()
+        try:
+            self._socket.unlink(missing_ok=True)
+        except OSError as error:
+            why = f"{self._socket} is needed for a socket of llama-server: {error.strerror}"
+            raise LlamaTrouble(f"{why}; delete it") from error
         become = [sys.executable, "-I", "-S", "-c", BECOME, str(os.getpid())]
         self._process = subprocess.Popen(
             [*become, *launch.command(program)],
@@ -58,7 +64,8 @@ class Child:
             env=environment(os.environ),
             start_new_session=True,
         )
-        threading.Thread(target=self._drain, name="llama-output", daemon=True).start()
+        self._output = threading.Thread(target=self._drain, name="llama-output", daemon=True)
+        self._output.start()
 
     @property
     def pid(self) -> int:
@@ -70,6 +77,7 @@ class Child:
         if code is None:
             return
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        self._output.join(LAST_WORDS_S)
         words = self._words()
         if any(text in words for text in UNKNOWN_OPTION):
             words += f"; shoal needs build {LEAST_BUILD:,} or later of llama-server"
@@ -99,7 +107,7 @@ class Child:
                     os.killpg(self.pid, number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(wait_s)
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             self._socket.unlink()
 
     def _drain(self) -> None:

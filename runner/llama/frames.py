@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,6 +49,10 @@ class LostAnswer:
 
 
 News = Frame | LostAnswer
+_UNREADABLE = (
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""Errors of reading an event, whatever it is: an infinite number, or ten thousand brackets."""
 
 
 def frame_of(data: bytes) -> News:
@@ -71,13 +76,16 @@ def frame_of(data: bytes) -> News:
         ids = tuple(TokenId(int(token)) for token in event.get("tokens", ()))
         scores = tuple(_score(entry) for entry in event.get("completion_probabilities", ()))
         return Frame(text, tokens, stop=stop, cached=cached, ids=ids, scores=scores)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _UNREADABLE as error:
         return LostAnswer(f"llama-server sent something that shoal cannot read: {error}"[:300])
 
 
 def _score(entry: Any) -> TokenScore:
     top = ((TokenId(int(each["id"])), float(each["logprob"])) for each in entry["top_logprobs"])
-    return TokenScore(TokenId(int(entry["id"])), float(entry["logprob"]), tuple(top))
+    score = TokenScore(TokenId(int(entry["id"])), float(entry["logprob"]), tuple(top))
+    if not all(math.isfinite(logprob) for logprob in (score.logprob, *dict(score.top).values())):
+        raise ValueError("a log-probability is not finite")
+    return score
 
 
 def failed(why: str) -> LostAnswer:

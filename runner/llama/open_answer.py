@@ -84,6 +84,7 @@ class OpenAnswer:
     ) -> None:
         self.request = request
         self.prepared = prepared
+        self._vocabulary = vocabulary
         self.rows: list[AnswerRow] = []
         for choice, seed in zip(prepared.choices, seeds, strict=True):
             number = choice.choice
@@ -141,6 +142,7 @@ class OpenAnswer:
         """Send the text of a frame; return whether the row is over, because the frame is the last
         or because the text is complete. A row in slices may need another request after its frame.
         Raises the reader's errors, and DeadEnd."""
+        self._check(frame)
         if frame.stop is not None and not row.is_continued:
             row.cached, row.is_continued = frame.cached, True
         if row.slices is not None:
@@ -161,6 +163,13 @@ class OpenAnswer:
         elif frame.stop is not None:
             self._finish(row, "length" if frame.stop == "limit" else "stop", now)
         return row.is_over
+
+    def _check(self, frame: Frame) -> None:
+        """Raise ValueError if a frame has more tokens than were requested, or unknown ones."""
+        if max(frame.tokens, len(frame.ids)) > self.prepared.max_tokens:
+            raise ValueError("llama-server sent more tokens than were requested")
+        if any(not 0 <= token < self._vocabulary for token in frame.ids):
+            raise ValueError("llama-server sent a token that the model does not have")
 
     def history(self) -> PromptAnswer | None:
         """Return all prompt and output tokens if the request wants them; else None."""

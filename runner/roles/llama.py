@@ -7,6 +7,7 @@ fails, or if llama-server ends or is silent.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -58,7 +59,8 @@ class LlamaRole(ServingRole):
 
     def __init__(self, parts: RoleParts) -> None:
         spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor
-        self._socket = Path(shell.endpoints.folder, f"llama-{shell.speaker.process[-2:]}.sock")
+        name = f"{shell.speaker.process.replace(':', '-')}.llama.sock"
+        self._socket = Path(shell.endpoints.folder, name)
         self._loop = LlamaLoop(parts.factories.llama_server, self._plan, spec.load_deadline_s)
         super().__init__(parts, self._loop)
         self._text: TextThread[PreparedRequest | ReadPrompt] = TextThread(
@@ -97,6 +99,13 @@ class LlamaRole(ServingRole):
         load, status = load_of(self._server.open, self._responder.running), self.status
         reading = self._meter.reading(self._host.phase, status, load, self.open_requests, now)
         return reading.model_copy(update={"process_bytes": status.memory.active_bytes})
+
+    def stop(self, timeout_s: float) -> None:
+        """Stop llama-server. If it does not end in time, it is killed when this process ends; its
+        socket is deleted here in any case."""
+        super().stop(timeout_s)
+        with contextlib.suppress(OSError):
+            self._socket.unlink()
 
     # --- from the threads ------------------------------------------------------------------
 

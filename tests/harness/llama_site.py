@@ -54,7 +54,7 @@ class LlamaSite(Site[LlamaRole]):
 
     def close(self) -> None:
         super().close()
-        assert not list(Path(self.folder).glob("llama-*.sock"))
+        assert not list(Path(self.folder).glob("*.llama.sock"))
 
     @property
     def folder(self) -> str:
@@ -64,7 +64,9 @@ class LlamaSite(Site[LlamaRole]):
     def children(self) -> list[psutil.Process]:
         """The llama-servers of this role."""
         every = psutil.Process().children()
-        return [each for each in every if f"{self.folder}/llama" in " ".join(each.cmdline())]
+        return [
+            each for each in every if f"{self.folder}/runner-00.llama" in " ".join(each.cmdline())
+        ]
 
     @property
     def child(self) -> psutil.Process:

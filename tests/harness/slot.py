@@ -122,11 +122,12 @@ def started_slot(
     fault: str = "",
     script: Path | None = None,
     supervised: bool = False,
+    llama_server: Path | None = None,
     **changes: object,
 ) -> Iterator[Slot]:
     """A runner in `home`, told by us what to be; ended by its own pid. `fault` starts one whose
     engine fails so, `script` one whose engine says what is written there; `supervised` gives it the
-    standard input that supervisord would."""
+    standard input that supervisord would; `llama_server` is the program for a GGUF model."""
     paths = find_paths(home)
     make_folders(paths)
     endpoints = Endpoints(str(paths.runtime))
@@ -159,6 +160,8 @@ def started_slot(
         program = "tests.harness.scripted_runner"
     if supervised:
         environment["SUPERVISOR_ENABLED"] = "1"
+    if llama_server is not None:
+        environment["SHOAL_RUNNER__LLAMA_SERVER"] = str(llama_server)
     count("runners")
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", program],

@@ -79,7 +79,7 @@ def test_a_built_tokenizer_encodes_as_llama_server_does(built: LlamaSite) -> Non
     draw = random.Random(5)
     texts = ["".join(draw.choices(LETTERS, k=draw.randint(1, 40))) for _ in range(300)]
     texts += [f"{word}<|im_end|>{word}<think>" for word in ("x", " ", "\n", "é")]
-    socket = next(Path(built.folder).glob("llama-*.sock"))
+    socket = next(Path(built.folder).glob("*.llama.sock"))
     assert differing(LlamaClient(socket), tokenizer.encode, texts) == ""
     assert tokenizer.vocabulary == 2048 and tokenizer.eos_token_ids == {2041}
     for text in texts[:50]:

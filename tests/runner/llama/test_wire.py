@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from runner.llama.frames import Frame, LostAnswer, News, frame_of
 from runner.llama.wire import LlamaClient, LlamaTrouble, differing
 
-PLAIN = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 JSON = PLAIN | st.lists(PLAIN, max_size=3) | st.dictionaries(st.text(max_size=9), PLAIN, max_size=2)
 KEYS = ("content", "tokens_predicted", "stop", "stop_type", "timings", "prompt_progress", "error")
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
