@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bus.models.lora import FOLDER as ADAPTERS_FOLDER
 from worker.models.passed_over import (
     CONFIG,
     Unfit,
+    ggufs_among,
     has_weights,
     no_folder,
     too_deep,
@@ -78,6 +80,8 @@ def _models_at(name: str, path: Path) -> Iterator[Found]:
     if CONFIG in files or not below or has_weights(files):
         yield Found(name, path, entries, unfit_folder(files))
     if CONFIG not in files:
+        if ggufs_among(files):
+            below.pop(ADAPTERS_FOLDER, None)
         for inner, entry in below.items():
             yield _owned(f"{name}/{inner}", Path(entry.path))
 

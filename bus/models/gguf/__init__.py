@@ -16,7 +16,14 @@ from bus.models.gguf.abilities import (
     missing_ability,
 )
 from bus.models.gguf.facts import FIXED_BYTES, OVERHEAD, GgufFacts, gguf_facts
-from bus.models.gguf.header import BadGguf, CutGguf, GgufHeader, LongArray, read_header
+from bus.models.gguf.header import (
+    BadGguf,
+    CutGguf,
+    GgufHeader,
+    LongArray,
+    OtherGguf,
+    read_header,
+)
 from bus.models.gguf.parts import (
     PartName,
     is_gguf,
@@ -52,6 +59,7 @@ __all__ = [
     "GgufHeader",
     "GgufTensor",
     "LongArray",
+    "OtherGguf",
     "PartName",
     "canonical",
     "engine_of",

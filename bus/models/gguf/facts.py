@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bus.models.gguf.header import BadGguf, GgufHeader, LongArray, Value
+from bus.models.gguf.header import BadGguf, GgufHeader, LongArray, OtherGguf, Value
 from bus.models.gguf.parts import COUNT, SUFFIX, joined
 from bus.models.gguf.tensors import FILE_TYPES
 
@@ -24,12 +24,23 @@ MOST_LAYERS, MOST_WIDTH, MOST_CONTEXT = 4_096, 1 << 20, 1 << 28
 MOST_TEMPLATE_CHARACTERS = 1 << 20
 TOKENS, TEMPLATE = "tokenizer.ggml.tokens", "tokenizer.chat_template"
 _ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_NOT_TEXT: Mapping[str, str] = {
-    "clip": "a vision or audio projector", "mmproj": "a vision or audio projector",
-    "adapter": "a LoRA adapter", "imatrix": "an importance matrix", "vocab": "a vocabulary only",
-    "wavtokenizer-dec": "a sound decoder",
-}  # fmt: skip
-"""Architectures and values of `general.type` of files that are not language models."""
+_PROJECTOR = (
+    "a vision or audio projector",
+    "use the file of the language model; shoal gives GGUF models text only",
+)
+_NOT_TEXT: Mapping[str, tuple[str, str]] = {
+    "clip": _PROJECTOR,
+    "mmproj": _PROJECTOR,
+    "adapter": (
+        "a LoRA adapter",
+        "merge it into its model with llama.cpp's llama-export-lora, or use both in MLX's format",
+    ),
+    "imatrix": ("an importance matrix", "use the file of the model itself"),
+    "vocab": ("a vocabulary only", "use the file of the model itself"),
+    "wavtokenizer-dec": ("a sound decoder", "use a language model; shoal runs no sound models"),
+}
+"""What files are that are not language models, and what to do, by architecture or `general.type`.
+"""
 _EMBEDDERS = frozenset({
     "bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert",
     "neo-bert", "eurobert", "t5encoder", "gemma-embedding",
@@ -86,14 +97,19 @@ def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
 def _check_kind(metadata: Mapping[str, Value], architecture: str, files: int) -> None:
     """Raise BadGguf if these `files` are not a whole language model."""
     for key in ("general.type", "general.architecture"):
-        if (what := _NOT_TEXT.get(str(metadata.get(key)))) is not None:
-            raise BadGguf(f"it is {what}, not a language model")
+        if (other := _NOT_TEXT.get(str(metadata.get(key)))) is not None:
+            what, remedy = other
+            raise OtherGguf(f"it is {what}, not a language model", remedy)
     if architecture in _EMBEDDERS or f"{architecture}.pooling_type" in metadata:
-        raise BadGguf("it is an embedding or reranking model; shoal runs such models in MLX only")
+        raise OtherGguf(
+            "it is an embedding or reranking model; shoal runs such models in MLX only",
+            "use the MLX or safetensors version of the model",
+        )
     parts = metadata.get(COUNT, 1)
     if files == 1 and parts not in (0, 1):
-        raise BadGguf(
-            f"it is one of {parts} parts; they must be together, named NAME-00001-of-0000N{SUFFIX}"
+        raise OtherGguf(
+            f"it is one of {parts} parts; they must be together, named NAME-00001-of-0000N{SUFFIX}",
+            "download all parts into this folder, and keep their names",
         )
 
 

@@ -41,6 +41,14 @@ class CutGguf(BadGguf):
     """A file that ends too early."""
 
 
+class OtherGguf(BadGguf):
+    """A valid file that is not a whole language model; `remedy` says what to do."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(why)
+        self.remedy = remedy
+
+
 @dataclass(frozen=True, slots=True)
 class LongArray:
     """A long array in the metadata that was skipped: only its number of elements is known."""

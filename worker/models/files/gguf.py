@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from bus.models.gguf import BadGguf, CutGguf, GgufFacts, GgufHeader, gguf_facts, read_header
+from bus.models.gguf import (
+    BadGguf,
+    CutGguf,
+    GgufFacts,
+    GgufHeader,
+    OtherGguf,
+    gguf_facts,
+    read_header,
+)
 from worker.models.files.headers import refuse_pointer
 from worker.models.passed_over import UnfitModel
 
@@ -44,4 +52,5 @@ def gguf_header_of(path: Path) -> tuple[GgufHeader, bytes]:
 
 
 def _unusable(path: Path, error: BadGguf) -> UnfitModel:
-    return UnfitModel("bad_weights", f"{path.name} cannot be used: {error}", ANOTHER)
+    remedy = error.remedy if isinstance(error, OtherGguf) else ANOTHER
+    return UnfitModel("bad_weights", f"{path.name} cannot be used: {error}", remedy)
