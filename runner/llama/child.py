@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,10 +34,18 @@ ENDS_S, KILLED_S = 2.0, 5.0
 """How long the child may take to end after SIGTERM, and after SIGKILL."""
 LAST_WORDS_S = 1.0
 """How long to wait for the output of a child that has ended."""
-UNKNOWN_OPTION = ("invalid argument", "unknown argument")
-"""Words of an old llama-server about an option that it lacks."""
+HINTS = (
+    ("invalid argument", f"shoal needs build {LEAST_BUILD:,} or later of llama-server"),
+    ("unknown argument", f"shoal needs build {LEAST_BUILD:,} or later of llama-server"),
+    ("unknown model architecture", "a later llama-server may know it"),
+    ("allocate", "use a smaller quantisation, or a shorter context"),
+    ("error loading model", "download the file again, or use another quantisation"),
+)
+"""Words of llama-server's last message, and what to do about it. The first that fits counts."""
 TROUBLE = ("error", "failed", "unknown", "invalid", "unsupported", "cannot", "exception")
 """Words of a line that says why llama-server ended."""
+_PREFIX = re.compile(r"(?:[\d.]+ )?([DIWE]) (?=\S)")
+"""The beginning of a line of llama-server's log: the time and the level."""
 
 
 class ChildEnded(Exception):
@@ -44,10 +53,12 @@ class ChildEnded(Exception):
 
 
 class Child:
-    """A llama-server process. Made in the thread whose end shall end the process."""
+    """A llama-server process. Made in the thread whose end shall end the process. `is_ready`: it
+    has loaded the model."""
 
     def __init__(self, program: Sequence[str], launch: Launch) -> None:
         """Start the process. Raises OSError; LlamaTrouble if its socket cannot be made."""
+        self.is_ready = False
         self._socket = launch.socket
         self._lines = deque[str](maxlen=KEPT_LINES)
         try:
@@ -79,8 +90,8 @@ class Child:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         self._output.join(LAST_WORDS_S)
         words = self._words()
-        if any(text in words for text in UNKNOWN_OPTION):
-            words += f"; shoal needs build {LEAST_BUILD:,} or later of llama-server"
+        if hint := next((hint for text, hint in HINTS if text in words), ""):
+            words += f"; {hint}"
         raise ChildEnded(f"llama-server {how}{f': {words}' if words else ''}")
 
     def used_bytes(self) -> int:
@@ -121,8 +132,11 @@ class Child:
                     self._lines.append(text)
 
     def _words(self) -> str:
-        """Return the last line that says what is wrong, else the last line."""
+        """Return the first error of a load, else the last line that says what is wrong, else the
+        last line."""
         lines = [*self._lines]
+        errors = [line for line in lines if (m := _PREFIX.match(line)) and m[1] == "E"]
         telling = [line for line in lines if any(word in line.lower() for word in TROUBLE)]
-        chosen = (telling or lines)[-1:]
-        return "".join(c if c.isprintable() else "?" for c in chosen[0]) if chosen else ""
+        chosen = [] if self.is_ready else errors[:1]
+        text = _PREFIX.sub("", (chosen or telling[-1:] or lines[-1:] or [""])[0], count=1)
+        return "".join(c if c.isprintable() else "?" for c in text)

@@ -51,6 +51,7 @@ class LlamaLoop:
         except BaseException:
             child.end()
             raise
+        child.is_ready = True
         self._measure(child)
         self.status.progress = LoadProgress("ready", total, total)
         self.launch = launch

@@ -67,7 +67,7 @@ def check_file(path: Path) -> None:
     except RecursionError as error:
         raise TokenizerError(f"{where}: its parts are nested too deeply") from error
     except msgspec.MsgspecError as error:
-        raise TokenizerError(f"{where}: {error}") from error
+        raise TokenizerError(f"{where} is invalid: {error}; download it again") from error
     except (LookupError, TypeError, AttributeError) as error:
         raise TokenizerError(f"{where}: one of its parts has an unknown form") from error
     if grows > MOST_GROWTH:

@@ -41,6 +41,7 @@ SPLITS: Mapping[str, str] = {
     + _LINES,
 }
 """The expressions by which tokenizers split text, by their names in `tokenizer.ggml.pre`."""
+_ANOTHER = f"put the {SIDE_FILE} of the original model into the folder, or none"
 WHOLE_WORDS = ("llama-bpe",)
 """Tokenizers in which a word that is a token is not built from merges."""
 
@@ -85,7 +86,12 @@ def open_gguf(file: Path, form: str | None) -> OpenedTokenizer:
 
 def _beside(path: Path, metadata: Mapping[str, object], tokens: Sequence[str]) -> Tokenizer:
     """Return the tokenizer of a `tokenizer.json` with these tokens and the file's merges."""
-    backend = Tokenizer.from_file(str(path))
+    try:
+        backend = Tokenizer.from_file(str(path))
+        stored = json.loads(path.read_text(encoding="utf-8"))["model"].get("merges") or ()
+        own = [" ".join(merge) if isinstance(merge, list) else merge for merge in stored]
+    except Exception as problem:  # the library raises plain Exception
+        raise TokenizerError(f"{path.name} is invalid: {problem}; {_ANOTHER}") from problem
     backend.no_truncation()
     backend.no_padding()
     for token, index in backend.get_vocab(with_added_tokens=True).items():
@@ -93,14 +99,11 @@ def _beside(path: Path, metadata: Mapping[str, object], tokens: Sequence[str]) -
             there = repr(tokens[index]) if index < len(tokens) else "missing"
             raise TokenizerError(
                 f"{path.name} does not belong to the GGUF file: its token {index} is {token!r}, "
-                f"and that of the file is {there}"
+                f"and that of the file is {there}; {_ANOTHER}"
             )
-    merges = json.loads(path.read_text(encoding="utf-8"))["model"].get("merges") or ()
-    own = [" ".join(merge) if isinstance(merge, list) else merge for merge in merges]
     if _MERGES in metadata and own != list(_texts(metadata, _MERGES)):
         raise TokenizerError(
-            f"{path.name} does not belong to the GGUF file: its merges are others; put the "
-            f"{path.name} of the original model into the folder, or none"
+            f"{path.name} does not belong to the GGUF file: its merges are others; {_ANOTHER}"
         )
     return backend
 

@@ -113,7 +113,7 @@ def test_a_bad_slice_ends_its_request_with_a_reason(
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("exits", "exit code 3: E ggml: error: the device is lost"),
+        ("exits", "exit code 3: ggml: error: the device is lost"),
         ("exits without a word", "llama-server ended with exit code 3"),
         ("too old", "too old: build 1100"),
     ],
