@@ -145,8 +145,8 @@ prove-fuzz: $(READY)
 		tests/processes/test_templates.py tests/processes/test_fair_rows.py tests/processes/test_ports.py
 
 # files of nodes that another target runs whole
-ELSEWHERE := churn cluster counts edge failures_remembered fair_rows faults folders fuzz installs \
-	mixed_clusters partition pool_mixed_load pool_rules ports record_kills refused_loads secrets selftest soak templates two_nodes
+ELSEWHERE := churn cluster counts edge failures_remembered fair_rows faults folders fuzz gguf_folders installs \
+	llama_faults mixed_clusters partition pool_mixed_load pool_rules ports record_kills refused_loads secrets selftest soak templates two_nodes
 
 prove-nodes: $(READY)
 	$(PROVE) tests/processes $(ELSEWHERE:%=--ignore=tests/processes/test_%.py) -m "proof and nodes"
@@ -155,7 +155,8 @@ prove-nodes: $(READY)
 
 prove-faults: $(READY)
 	rm -f prove-results/faults.jsonl
-	$(PROVE) tests/processes/test_faults.py tests/processes/test_halted_node.py
+	$(PROVE) tests/processes/test_faults.py tests/processes/test_halted_node.py \
+		tests/processes/test_llama_faults.py
 
 prove-cluster: $(READY)
 	rm -f prove-results/cluster.jsonl
@@ -189,7 +190,7 @@ prove-selftest: $(READY)
 
 prove-folders: $(READY)
 	rm -f prove-results/folders.jsonl
-	$(PROVE) tests/processes/test_folders.py; \
+	$(PROVE) tests/processes/test_folders.py tests/processes/test_gguf_folders.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table folders; exit $$said
 
 bench-cluster: $(READY)

@@ -7,36 +7,34 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import mlx.core as mx
 import pytest
 
 from tests.harness.embedding_folders import write_encoder
 from tests.harness.families import MODELS, write_model
-from tests.harness.folder_results import keep
 from tests.harness.lora import draw_adapter
 from tests.harness.model_folders import KINDS, named
-from tests.harness.models_table import DIALECTS, message, typed
+from tests.harness.models_table import (
+    OF_VECTORS,
+    ROUTES,
+    Row,
+    ask,
+    kept,
+    message,
+    remarks,
+    rows_of_no_models,
+    told_by_dialects,
+    typed,
+)
 from tests.harness.nodes import ROOT, Node, answered, eventually
 
 pytestmark = [pytest.mark.proof, pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(900)]
 TINY = ROOT / "conf" / "tiny"
 MADE_FOR_IT = ("config.json", "model.safetensors")
-ROUTES: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: DIALECTS[name] for name in DIALECTS if name != "ollama show"},
-    "ollama embed": ("/api/embed", {"input": "Hi."}),
-}
-OF_VECTORS = ("embeddings", "ollama embed")
-SHORT: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"max_tokens": 4},
-    "/v1/responses": {"max_output_tokens": 16},
-    "/api/chat": {"stream": False, "options": {"num_predict": 4}},
-}
-"""What bounds an answer, by path."""
 
 
 def tiny(folder: Path) -> Path:
@@ -158,46 +156,6 @@ def node() -> Iterator[Node]:
         node.close()
 
 
-@dataclass
-class Row:
-    """What each says of one thing; `why` and `remedy` are what all have to say of a broken one."""
-
-    thing: str
-    why: str = ""
-    remedy: str = ""
-    cells: dict[str, str] = field(default_factory=dict[str, str])
-    wrong: list[str] = field(default_factory=list[str])
-
-    def say(self, where: str, cell: str, text: str = "") -> None:
-        """Note what was said at a place, and whether the reason and the way out are in it."""
-        plain = " ".join(text.split())
-        for words in filter(None, (self.why, self.remedy)):
-            if " ".join(words.split()) not in plain:
-                self.wrong.append(f"{where} of {self.thing}: {words!r} is not in {plain!r}")
-        self.cells[where] = cell
-
-
-def kept(rows: list[Row]) -> None:
-    """Keep the rows for `make prove-table`; fail with what was wrong in any."""
-    keep([{"thing": row.thing, "reason": row.why, **row.cells} for row in rows])
-    wrong = [said for row in rows for said in row.wrong]
-    assert not wrong, "\n".join(wrong)
-
-
-def ask(node: Node, route: str, name: str) -> httpx.Response:
-    path, body = ROUTES[route]
-    return node.http.post(path, json={"model": name, **body, **SHORT.get(path, {})}, timeout=120)
-
-
-def told_by_dialects(node: Node, row: Row, name: str, status: int = 404) -> None:
-    """Note what each dialect says of what is no model."""
-    for route in ROUTES:
-        answer = ask(node, route, name)
-        row.say(route, str(answer.status_code), message(answer))
-        if answer.status_code != status:
-            row.wrong.append(f"{route} of {row.thing}: {answer.status_code} {answer.text}")
-
-
 def settled(node: Node) -> dict[str, Any]:
     """Return what `shoal ls` says once all good models are among what it lists."""
     folders = {name for good in GOOD.values() for name in good.asked[:1]}
@@ -209,34 +167,10 @@ def settled(node: Node) -> dict[str, Any]:
     )
 
 
-def remarks(node: Node) -> list[str]:
-    """Return each line in which `doctor` speaks of something on the disk."""
-    checks = json.loads(node.shoal("doctor", "--json").stdout)["checks"]
-    return [f"{one['level']}: {one['found']}; {one['remedy']}" for one in checks]
-
-
 def test_what_is_no_model_has_one_reason_and_one_way_out_wherever_it_is_named(node: Node) -> None:
-    models = node.home / "data" / "models"
-    said = {one["path"]: one for one in settled(node)["passed_over"] if not one["taken"]}
-    listed = node.shoal("ls").stderr.splitlines()
-    examined = remarks(node)
-    asked = {kind: WAYS_IN.get(kind, named(kind)) for kind in BROKEN}
-    typed_words = typed(node, asked.values())
-    rows: list[Row] = []
-    for kind, name in asked.items():
-        folder = str(models / named(kind))
-        row = Row(kind, said[folder]["why"], said[folder]["remedy"])
-        lines = [line for line in listed if f": {folder} on " in line]
-        row.say("ls", f"{len(lines)} line", " ".join(lines))
-        lines = [line for line in examined if f"{folder}: " in line]
-        row.say("doctor", " ".join(line.partition(":")[0] for line in lines), " ".join(lines))
-        for verb in ("show", "load"):
-            *words, end = typed_words[f"{verb} {name}"]
-            row.say(verb, end, " ".join(words))
-            if end != "ends with 4":
-                row.wrong.append(f"{verb} of {kind} {end}: {words}")
-        told_by_dialects(node, row, name)
-        rows.append(row)
+    settled(node)
+    asked = {named(kind): WAYS_IN.get(kind, named(kind)) for kind in BROKEN}
+    rows = rows_of_no_models(node, asked)
     assert len(rows) > 30
     kept(rows)
 
