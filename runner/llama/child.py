@@ -52,6 +52,10 @@ class ChildEnded(Exception):
     """llama-server ended by itself, or was killed by another process."""
 
 
+class ChildKilled(ChildEnded):
+    """Another process killed llama-server, or the system did for lack of memory."""
+
+
 class Child:
     """A llama-server process. Made in the thread whose end shall end the process. `is_ready`: it
     has loaded the model."""
@@ -92,7 +96,8 @@ class Child:
         words = self._words()
         if hint := next((hint for text, hint in HINTS if text in words), ""):
             words += f"; {hint}"
-        raise ChildEnded(f"llama-server {how}{f': {words}' if words else ''}")
+        error = ChildKilled if code == -signal.SIGKILL else ChildEnded
+        raise error(f"llama-server {how}{f': {words}' if words else ''}")
 
     def used_bytes(self) -> int:
         """Return the bytes of the process in memory, with the pages of its file; 0 if it ended."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from bus.process.clock import now as clock_now
 from runner.engine import EngineMemory, EngineStatus, LoadProgress
-from runner.llama.child import Child
+from runner.llama.child import Child, ChildKilled
 from runner.llama.launch import LEAST_BUILD, LEAST_NUMBERED, Launch
 from runner.llama.wire import LlamaClient, LlamaTrouble
 
@@ -24,13 +24,14 @@ WORKS_CPU_S = 0.05
 class LlamaLoop:
     """The `EngineLoop` of a GGUF model. `plan` returns how to start llama-server; it is called in
     the engine's thread, and may raise BadGguf and OSError. `launch` is set when the model is
-    loaded."""
+    loaded. `was_killed`: the load failed because llama-server was killed; a retry may help."""
 
     def __init__(
         self, program: Sequence[str], plan: Callable[[], Launch], deadline_s: float
     ) -> None:
         self.status = EngineStatus()
         self.launch: Launch | None = None
+        self.was_killed = False
         self._program = program
         self._plan = plan
         self._deadline_s = deadline_s
@@ -48,7 +49,8 @@ class LlamaLoop:
         child = self._child = Child(self._program, launch)
         try:
             self._wait(child, LlamaClient(launch.socket))
-        except BaseException:
+        except BaseException as error:
+            self.was_killed = isinstance(error, ChildKilled)
             child.end()
             raise
         child.is_ready = True

@@ -26,7 +26,7 @@ from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest, PromptQuestion, TextPrompt
-from runner.lifecycle import PREPARES_S
+from runner.lifecycle import ENGINE_ERROR, PREPARES_S
 from runner.llama import (
     STALLED_S,
     STILL_S,
@@ -39,6 +39,7 @@ from runner.llama import (
     differing,
     launch_of,
 )
+from runner.roles.model_thread import Broken, LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import (
     TEXT_THREAD,
@@ -109,6 +110,13 @@ class LlamaRole(ServingRole):
 
     # --- from the threads ------------------------------------------------------------------
 
+    def _take_news(self, news: ThreadNews) -> None:
+        """Process a report from the engine's thread. A load that failed because llama-server was
+        killed may be retried, as that of a killed runner."""
+        if isinstance(news, LoadFailed) and self._loop.was_killed:
+            news = Broken(news.message, news.message, news.story)
+        super()._take_news(news)
+
     def _plan(self) -> Launch:
         """Return how to start llama-server; called in the engine's thread. Raises BadGguf, OSError,
         LlamaTrouble."""
@@ -177,6 +185,9 @@ class LlamaRole(ServingRole):
             )
 
     def _text_loaded(self, error: Exception | None) -> None:
+        if error is not None and isinstance(error.__cause__, LlamaTrouble):
+            self._host.leave(ENGINE_ERROR, "runner_lost", f"the engine failed: {error}")
+            return
         if error is not None or self._works is None:
             leave_without_text(self._host, self._log, error)
             return

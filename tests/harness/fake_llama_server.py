@@ -4,7 +4,8 @@
 `/completion` on a Unix socket, as llama-server does. Before each answer it reads the name of a
 fault from a file beside the script, so one process can show many faults:
 
-- at the start: `exits`, `exits without a word`, `never listens`, `never ready`, `mute`, `too old`;
+- at the start: `exits`, `exits without a word`, `never listens`, `never ready`, `mute`, `too old`,
+  `is killed`, `is killed later` (when it is asked for tokens);
 - in an answer: a key of `STREAMS`, or `exits`, `aborts`, `stops reading`, `refuses`, `fails`.
 
 Without a fault it sends as many words as it is asked for.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -110,6 +112,8 @@ class Answerer(BaseHTTPRequestHandler):
             threading.Event().wait()
         body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/tokenize":
+            if fault == "is killed later":
+                os.kill(os.getpid(), signal.SIGKILL)
             self._send(b'{"tokens": []}')
         elif fault in ("refuses", "fails"):
             self._send(b'{"error": "no"}', 400 if fault == "refuses" else 500)
@@ -167,6 +171,8 @@ def main(folder: Path, options: list[str]) -> None:
     fault = (folder / FAULT).read_text()
     if fault.startswith("exits"):
         exit_now(WORDS if fault == "exits" else b"")
+    if fault == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     if fault == "never listens":
         threading.Event().wait()
     Server(options[options.index("--host") + 1], folder).serve_forever()

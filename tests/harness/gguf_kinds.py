@@ -150,7 +150,9 @@ NO_MODEL: dict[str, Kind] = {
     "embedding": Kind(holding(small(general__architecture="bert")), "embedding", "MLX"),
     "two-models": Kind(holding(WHOLE, other=WHOLE), "2 GGUF files"),
     "with-projector": Kind(
-        holding(WHOLE, **{"mmproj-F16": small(general__architecture="clip")}), "2 GGUF files"
+        holding(WHOLE, **{"mmproj-F16": small(general__architecture="clip")}),
+        "mmproj-F16.gguf is a projector",
+        "move it out",
     ),
 }
 """Folders that are not listed."""

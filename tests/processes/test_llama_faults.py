@@ -186,7 +186,7 @@ def test_kill_9_in_the_load(tmp_path: Path, model: Path, ledger: Ledger) -> None
         served.load()
         at = time.monotonic()
         served.child().kill()
-        said = ended(served, ledger, "kill -9 in the load", at, [], bound_s=KILLED_S, code=72)
+        said = ended(served, ledger, "kill -9 in the load", at, [], bound_s=KILLED_S, code=71)
         assert "llama-server was killed by signal 9" in said
 
 

@@ -335,6 +335,11 @@ def _several_ggufs(names: Sequence[str]) -> Unfit:
         return Unfit("gguf", f"{names[0]} has llama.cpp's old format, from before GGUF", remedy)
     if why := lacking_parts(files):
         return Unfit("missing_shards", why, "download the rest of the model")
+    projectors = [name for name in files if "mmproj" in name.lower()]
+    if projectors and weight_files(set(files).difference(projectors)):
+        why = f"{projectors[0]} is a projector for images or sound, beside the model's file"
+        remedy = "move it out of the folder; shoal gives GGUF models text only"
+        return Unfit("gguf", why, remedy)
     why = f"{len(files)} GGUF files, the first of them {files[0]}; a model has one"
     return Unfit("gguf", why, "keep one of them, and move each other one into a folder of its own")
 

@@ -133,6 +133,22 @@ def test_a_program_that_does_not_serve_says_why(
     assert not site.has_child
 
 
+@pytest.mark.parametrize("fault", ["is killed", "is killed later"])
+def test_a_program_that_is_killed_before_it_serves_may_be_tried_again(
+    tmp_path: Path, model: Path, fault: str
+) -> None:
+    own = program_in(tmp_path / "fake")
+    set_fault(own, fault)
+    site = LlamaSite(tmp_path, model, program=(str(own),))
+    try:
+        assert site.host.left is not None
+        code, reason, message = site.host.left
+        assert (code, reason) == (lifecycle.ENGINE_ERROR, "runner_lost"), message
+        assert "llama-server" in message
+    finally:
+        site.close()
+
+
 def test_a_folder_in_the_place_of_the_socket_is_named(
     tmp_path: Path, model: Path, script: Path
 ) -> None:
