@@ -141,6 +141,7 @@ class Child:
         last line."""
         lines = [*self._lines]
         errors = [line for line in lines if (m := _PREFIX.match(line)) and m[1] == "E"]
+        errors = errors or [line for line in lines if "error loading" in line]
         telling = [line for line in lines if any(word in line.lower() for word in TROUBLE)]
         chosen = [] if self.is_ready else errors[:1]
         text = _PREFIX.sub("", (chosen or telling[-1:] or lines[-1:] or [""])[0], count=1)
