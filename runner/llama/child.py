@@ -38,11 +38,12 @@ HINTS = (
     ("invalid argument", f"shoal needs build {LEAST_BUILD:,} or later of llama-server"),
     ("unknown argument", f"shoal needs build {LEAST_BUILD:,} or later of llama-server"),
     ("unknown model architecture", "a later llama-server may know it"),
-    ("allocate", "use a smaller quantisation, or a shorter context"),
+    ("alloc", "use a smaller quantisation, or a shorter context"),
+    ("temporarily unavailable", "a limit of the system is too low: memory, threads or processes"),
     ("error loading model", "download the file again, or use another quantisation"),
 )
 """Words of llama-server's last message, and what to do about it. The first that fits counts."""
-TROUBLE = ("error", "failed", "unknown", "invalid", "unsupported", "cannot", "exception")
+TROUBLE = ("error", "failed", "unknown", "invalid", "unsupported", "cannot", "what()")
 """Words of a line that says why llama-server ended."""
 _PREFIX = re.compile(r"(?:[\d.]+ )?([DIWE]) (?=\S)")
 """The beginning of a line of llama-server's log: the time and the level."""
@@ -137,12 +138,12 @@ class Child:
                     self._lines.append(text)
 
     def _words(self) -> str:
-        """Return the first error of a load, else the last line that says what is wrong, else the
-        last line."""
+        """Return the first error of a load, else the last line that says what is wrong. Of a load
+        without such a line return the last one."""
         lines = [*self._lines]
         errors = [line for line in lines if (m := _PREFIX.match(line)) and m[1] == "E"]
         errors = errors or [line for line in lines if "error loading" in line]
         telling = [line for line in lines if any(word in line.lower() for word in TROUBLE)]
-        chosen = [] if self.is_ready else errors[:1]
-        text = _PREFIX.sub("", (chosen or telling[-1:] or lines[-1:] or [""])[0], count=1)
+        chosen = telling[-1:] if self.is_ready else errors[:1] or telling[-1:] or lines[-1:]
+        text = _PREFIX.sub("", chosen[0], count=1) if chosen else ""
         return "".join(c if c.isprintable() else "?" for c in text)

@@ -115,7 +115,7 @@ UNLOADABLE: dict[str, Kind] = {
         tiny_with(blk__3__attn_q__weight=b"blk.3.attn_x.weight"), "blk.3.attn_q"
     ),
     "lost-key": Kind(
-        tiny_with(qwen3__feed_forward_length=b"qwen3.feed_forward_lengxx"), "feed_forward_length"
+        tiny_with(qwen3__feed_forward_length=b"qwen3.feed_forward_lengxx"), "wrong shape"
     ),
     "unknown-tokenizer": Kind(tiny(alone=True, pre="mystery"), "tokenizer"),
     "broken-tokenizer": Kind(with_broken_tokenizer, "tokenizer.json"),

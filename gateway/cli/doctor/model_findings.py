@@ -1,4 +1,5 @@
-"""Findings about entries in a node's model folders that are not models or have no effect.
+"""Findings about entries in a node's model folders that are not models or have no effect, and about
+models that could not be loaded.
 
 Pure.
 """
@@ -20,9 +21,10 @@ CLEAR = "move the files that are not models, then check again"
 def model_checks(state: NodeState | None, folders: Collection[Path]) -> Iterator[Finding]:
     """Yield a finding for each entry in this node's model folders that is no model or has no
     effect: a warning, or ok if it is harmless. Other folders, such as the Hugging Face cache, may
-    contain anything. Yields nothing without a running node."""
+    contain anything. Yields a warning for each model that could not be loaded here. Yields nothing
+    without a running node."""
     card = next((card for card in state.cards if card.node == state.node), None) if state else None
-    if card is None:
+    if state is None or card is None:
         return
     mine = [
         entry
@@ -36,12 +38,22 @@ def model_checks(state: NodeState | None, folders: Collection[Path]) -> Iterator
         else:
             yield Finding(about, "warn", text, entry.remedy)
     yield from _fast_synchs(card)
+    yield from _failed(state)
     if card.passed_over_count > len(card.passed_over):
         more = card.passed_over_count - len(card.passed_over)
         yield Finding("models", "warn", f"{more} more entries are not models", CLEAR)
     if not mine:
         text = f"{len(card.models)} on this node's disk; the model folders hold nothing else"
         yield Finding("models", "ok", text)
+
+
+def _failed(state: NodeState) -> Iterator[Finding]:
+    """Yield a warning for each instance on this node whose load was given up."""
+    for instance in state.instances:
+        if instance.status == "failed" and any(s.node == state.node for s in instance.shards):
+            text = f"{instance.model} could not be loaded: {instance.reason}"
+            remedy = f"correct it, then `shoal load {instance.model}`; see `shoal logs worker`"
+            yield Finding(f"model {instance.model}", "warn", text, remedy)
 
 
 def _fast_synchs(card: NodeCard) -> Iterator[Finding]:

@@ -66,6 +66,11 @@ def words(folder: Path, lines: tuple[str, ...], *, is_ready: bool = False) -> st
             "error: invalid argument: --kv-unified; shoal needs build 7,500 or later of "
             "llama-server",
         ),
+        (
+            ("terminate called after throwing", "  what():  Resource temporarily unavailable"),
+            "what():  Resource temporarily unavailable; a limit of the system is too low: memory, "
+            "threads or processes",
+        ),
         (("hello", "\x1b[2Jbye"), "?[2Jbye"),
     ],
 )
@@ -78,3 +83,4 @@ def test_the_cause_of_a_load_that_failed_is_quoted_with_what_to_do(
 def test_of_a_child_that_has_served_the_last_trouble_is_quoted(tmp_path: Path) -> None:
     lines = ("0.1 E srv: task error: old", "0.2 I ok", "GGML_ASSERT(x) failed", "0.3 I bye")
     assert words(tmp_path, lines, is_ready=True) == "GGML_ASSERT(x) failed"
+    assert words(tmp_path, ("0.1 I slot launched",), is_ready=True).endswith("exit code 1")
