@@ -127,6 +127,15 @@ class Child:
         with contextlib.suppress(OSError):
             self._socket.unlink()
 
+    def kill(self) -> None:
+        """Kill the process if it still runs, and delete its socket. May be called in any thread;
+        does not wait."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            self._socket.unlink()
+
     def _drain(self) -> None:
         """Read the output until the process ends; a full pipe would stop it."""
         output = self._process.stdout

@@ -77,6 +77,12 @@ class LlamaLoop:
     def stop(self) -> None:
         self._stopping.set()
 
+    def kill(self) -> None:
+        """Kill llama-server if it runs, for a process that ends now. May be called in any
+        thread."""
+        if self._child is not None:
+            self._child.kill()
+
     def _wait(self, child: Child, client: LlamaClient) -> None:
         ends_at = clock_now() + self._deadline_s
         while not client.is_ready():

@@ -7,7 +7,6 @@ fails, or if llama-server ends or is silent.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -102,11 +101,9 @@ class LlamaRole(ServingRole):
         return reading.model_copy(update={"process_bytes": status.memory.active_bytes})
 
     def stop(self, timeout_s: float) -> None:
-        """Stop llama-server. If it does not end in time, it is killed when this process ends; its
-        socket is deleted here in any case."""
+        """Stop llama-server; kill it if it does not end in time."""
         super().stop(timeout_s)
-        with contextlib.suppress(OSError):
-            self._socket.unlink()
+        self._loop.kill()
 
     # --- from the threads ------------------------------------------------------------------
 

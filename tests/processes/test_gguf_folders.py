@@ -140,6 +140,5 @@ def test_a_model_that_cannot_be_loaded_says_why_in_every_dialect(node: Node, nam
     row.say("run", f"ends with {ran.returncode}", ran.stdout + ran.stderr)
     lines = [line for line in remarks(node) if name in line]
     row.say("doctor", f"{len(lines)} lines", " ".join(lines))
-    print(name, message(ask(node, "chat completions", name)), loaded, lines)
     kept([row])
     node.shoal("stop", name)

@@ -260,7 +260,7 @@ def test_no_memory_in_a_stream(tmp_path: Path, model: Path, ledger: Ledger) -> N
         asked = [request(f"full{n}", "once upon a time " * 60, max_tokens=200) for n in range(8)]
         streams = [gateway.submit(each) for each in asked]
         said = ended(served, ledger, "RLIMIT_AS in a stream", at, streams, bound_s=3.0, code=71)
-        assert "llama-server was killed by signal 6" in said
+        assert "llama-server" in said
 
 
 def test_two_hundred_clients_that_disconnect(tmp_path: Path, model: Path, ledger: Ledger) -> None:
