@@ -25,12 +25,12 @@ class Kind:
     remedy: str = ""
 
 
-def holding(data: bytes, *, name: str = "m.gguf", **others: bytes) -> Make:
+def holding(data: bytes, **others: bytes) -> Make:
     """Return what makes a folder with a GGUF file of these bytes, and other files by stem."""
 
     def make(folder: Path) -> None:
         folder.mkdir(parents=True)
-        (folder / name).write_bytes(data)
+        (folder / "m.gguf").write_bytes(data)
         for stem, content in others.items():
             (folder / f"{stem}.gguf").write_bytes(content)
 
@@ -150,8 +150,8 @@ NO_MODEL: dict[str, Kind] = {
     "embedding": Kind(holding(small(general__architecture="bert")), "embedding", "MLX"),
     "two-models": Kind(holding(WHOLE, other=WHOLE), "2 GGUF files"),
     "with-projector": Kind(
-        holding(WHOLE, **{"mmproj-F16": small(general__architecture="clip")}),
-        "mmproj-F16.gguf is a projector",
+        holding(WHOLE, mmproj=small(general__architecture="clip")),
+        "mmproj.gguf is a projector",
         "move it out",
     ),
 }

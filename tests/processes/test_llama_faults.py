@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +44,9 @@ def fake(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def runner(home: Path, model: Path, program: Path | None = None, **spec: Any) -> Iterator[Served]:
+def runner(home: Path, model: Path, program: Path | None = None, **spec: Any) -> Generator[Served]:
     """Start a runner for the model, with this llama-server or the installed one."""
-    given = {"context_tokens": 1024, "max_rows": ROWS, "max_waiting": WAITING, **spec}
+    given: Any = {"context_tokens": 1024, "max_rows": ROWS, "max_waiting": WAITING, **spec}
     with started_slot(home / "home", model, llama_server=program, dtype="gguf", **given) as slot:
         served = Served(slot)
         try:
@@ -92,10 +92,10 @@ class Served:
         assert child is not None
         return child
 
-    def long(self, name: str, **fields: Any) -> Stream:
+    def long(self, name: str) -> Stream:
         """Ask for a long answer, and wait until it flows."""
         assert self.gateway is not None
-        stream = self.gateway.submit(request(name, **{"max_tokens": 900, **fields}))
+        stream = self.gateway.submit(request(name, max_tokens=900))
         self.gateway.until(lambda: stream.deltas, "tokens", 60.0)
         return stream
 
