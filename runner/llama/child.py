@@ -147,8 +147,8 @@ class Child:
                     self._lines.append(text)
 
     def _words(self) -> str:
-        """Return the first error of a load, else the last line that says what is wrong. Of a load
-        without such a line return the last one."""
+        """Return the first error of a load, else the last line that says what is wrong. If a
+        load has no such line, return the last one."""
         lines = [*self._lines]
         errors = [line for line in lines if (m := _PREFIX.match(line)) and m[1] == "E"]
         errors = errors or [line for line in lines if "error loading" in line]

@@ -39,7 +39,7 @@ _NOT_TEXT: Mapping[str, tuple[str, str]] = {
     "vocab": ("a vocabulary only", "use the file of the model itself"),
     "wavtokenizer-dec": ("a sound decoder", "use a language model; shoal runs no sound models"),
 }
-"""What files are that are not language models, and what to do, by architecture or `general.type`.
+"""Kinds of files that are not language models, with the remedy, by architecture or `general.type`.
 """
 _EMBEDDERS = frozenset({
     "bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert",
