@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -81,7 +82,7 @@ def both(node: Node, text: str, **fields: Any) -> list[dict[str, Any]]:
 FORM = {"name": "f", "schema": {
     "type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}},
     "required": ["name", "n"], "additionalProperties": False}}  # fmt: skip
-TOOL = {"type": "function", "function": {"name": "clock", "strict": True, "parameters": {
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "clock", "strict": True, "parameters": {
     "type": "object", "properties": {"zone": {"enum": ["CET", "UTC"]}}, "required": ["zone"],
     "additionalProperties": False}}}  # fmt: skip
 
@@ -122,6 +123,119 @@ def test_each_field_has_the_effect_that_it_has_in_mlx(
         assert one["logprob"] == pytest.approx(other["logprob"], abs=0.05)
         for near, far in zip(one["top_logprobs"], other["top_logprobs"], strict=True):
             assert near["logprob"] == pytest.approx(far["logprob"], abs=0.3)
+
+
+SCHEMA = FORM["schema"]
+NAMED = {"name": "clock", "description": "tells the time"}
+PARAMETERS = TOOL["function"]["parameters"]
+
+
+def conversation(dialect: str, model: str) -> list[tuple[str, dict[str, Any]]]:
+    """Two requests in a dialect: one must call a tool, and one has the tool's answer before it and
+    must be an object by a schema. Each is a path and a body."""
+    asked = {"role": "user", "content": "What time is it?"}
+    function = {**NAMED, "parameters": PARAMETERS}
+    arguments = {"zone": "UTC"}
+    common: dict[str, Any] = {"model": model, "temperature": 0, "max_tokens": 40}
+    match dialect:
+        case "openai":
+            call: dict[str, Any] = {"id": "c1", "type": "function"}
+            call["function"] = {"name": "clock", "arguments": json.dumps(arguments)}
+            turns: list[Any] = [asked, {"role": "assistant", "content": None, "tool_calls": [call]}]
+            turns.append({"role": "tool", "tool_call_id": "c1", "content": "noon"})
+            tools = [{"type": "function", "function": function}]
+            form = {"type": "json_schema", "json_schema": FORM}
+            none = {"reasoning_effort": "none"}
+            return [
+                ("/v1/chat/completions", common | none | {
+                    "messages": [asked], "tools": tools, "tool_choice": "required"}),
+                ("/v1/chat/completions", common | none | {
+                    "messages": turns, "tools": tools, "tool_choice": "none",
+                    "response_format": form}),
+            ]  # fmt: skip
+        case "responses":
+            common["max_output_tokens"] = common.pop("max_tokens")
+            call = {"type": "function_call", "call_id": "c1", "name": "clock"}
+            call["arguments"] = json.dumps(arguments)
+            items = [
+                asked,
+                call,
+                {"type": "function_call_output", "call_id": "c1", "output": "noon"},
+            ]
+            tools = [{"type": "function", **function}]
+            form = {"format": {"type": "json_schema", **FORM}}
+            none = {"reasoning": {"effort": "none"}}
+            return [
+                ("/v1/responses", common | none | {
+                    "input": [asked], "tools": tools, "tool_choice": "required"}),
+                ("/v1/responses", common | none | {
+                    "input": items, "tools": tools, "tool_choice": "none", "text": form}),
+            ]  # fmt: skip
+        case "anthropic":
+            use = {"type": "tool_use", "id": "toolu_1", "name": "clock", "input": arguments}
+            result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "noon"}
+            turns: list[Any] = [asked, {"role": "assistant", "content": [use]}]
+            turns.append({"role": "user", "content": [result]})
+            tools = [{**NAMED, "input_schema": PARAMETERS}]
+            form = {"format": {"type": "json_schema", "schema": SCHEMA}}
+            return [
+                ("/v1/messages", common | {
+                    "messages": [asked], "tools": tools, "tool_choice": {"type": "any"}}),
+                ("/v1/messages", common | {
+                    "messages": turns, "tools": tools, "tool_choice": {"type": "none"},
+                    "output_config": form}),
+            ]  # fmt: skip
+        case _:
+            options = {"temperature": 0, "num_predict": 40}
+            call = {"function": {"name": "clock", "arguments": arguments}}
+            turns = [asked, {"role": "assistant", "content": "", "tool_calls": [call]}]
+            turns.append({"role": "tool", "tool_name": "clock", "content": "noon"})
+            base = {"model": model, "stream": False, "think": False, "options": options}
+            tools = [{"type": "function", "function": function}]
+            return [
+                ("/api/chat", base | {"messages": [asked], "tools": tools}),
+                ("/api/chat", base | {"messages": turns, "format": SCHEMA}),
+            ]
+
+
+def plain(dialect: str, answer: dict[str, Any]) -> Any:
+    """What an answer says: its text and its calls, without ids and times."""
+    match dialect:
+        case "openai":
+            message = answer["choices"][0]["message"]
+            calls = [each["function"] for each in message.get("tool_calls") or ()]
+            return message["content"], calls, answer["choices"][0]["finish_reason"]
+        case "responses":
+            items = answer["output"]
+            texts = [part["text"] for item in items for part in item.get("content") or ()]
+            calls = [(each["name"], each["arguments"]) for each in items if "arguments" in each]
+            return texts, calls, answer["status"]
+        case "anthropic":
+            blocks = answer["content"]
+            texts = [block["text"] for block in blocks if block["type"] == "text"]
+            calls = [(each["name"], each["input"]) for each in blocks if "input" in each]
+            return texts, calls, answer["stop_reason"]
+        case _:
+            message = answer["message"]
+            calls = [each["function"] for each in message.get("tool_calls") or ()]
+            return message["content"], calls, answer["done_reason"]
+
+
+@pytest.mark.parametrize("dialect", ["openai", "responses", "anthropic", "ollama"])
+def test_a_conversation_with_tools_and_a_schema_is_that_of_mlx(served: Node, dialect: str) -> None:
+    answers: dict[str, list[Any]] = {}
+    for model in (GGUF, MODEL):
+        for path, body in conversation(dialect, model):
+            answer = served.http.post(path, json=body, timeout=60)
+            assert answer.status_code == 200, answer.text
+            answers.setdefault(model, []).append(plain(dialect, answer.json()))
+    (_, calls, _), (text, none, _) = answers[GGUF]
+    print(dialect, answers[GGUF])
+    assert answers[GGUF] == answers[MODEL]
+    said = json.loads(text if isinstance(text, str) else text[0])
+    assert set(said) == {"name", "n"} and isinstance(said["n"], int) and not none
+    if dialect != "ollama":  # Ollama's API cannot require a call
+        assert len(calls) == 1 and "clock" in str(calls[0])
 
 
 def test_a_killed_llama_server_ends_the_stream_and_the_runner_starts_again(served: Node) -> None:

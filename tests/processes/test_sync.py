@@ -214,7 +214,7 @@ def test_a_post_to_a_model_of_the_store_has_a_node_get_it(nodes: tuple[Node, Nod
     here = first.http.post(f"/store/models/{A}")
     assert here.status_code == 200 and "is already on this node" in here.text
     for name, status in (("no-repository", 400), ("no/where", 404), ("", 404)):
-        refused = first.http.post(f"/store/models/{name}")
+        refused = first.http.post(f"/store/models/{name}", json={"stream": False})
         assert refused.status_code == status, refused.text
     assert first.http.post(f"/store/models/{A}", json={"too": "second"}).status_code == 400
 
