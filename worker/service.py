@@ -103,7 +103,11 @@ class Worker:
         times = settings.weights.hashes / LOAD_TIMES_FILE
         self._notes = SlotNotes(times, settings.weights.models, client.log)
         self._models = LocalModels(
-            weights, settings.weights.models, self._notes.load_s, settings.engines_file
+            weights,
+            settings.weights.models,
+            self._notes.load_s,
+            settings.engines_file,
+            LastUsed(settings.weights.hashes.with_name("engines-memory.json")),
         )
         self._downloads = Downloads(client, settings.weights)
         self._pulls = Pulls(client, settings.pulls, self._downloads, self._models)
@@ -305,6 +309,7 @@ class Worker:
         ):
             at_s = minute_of(wall() - reading.last_used_ago_s)
             self._used[reading.model] = max(at_s, self._used.get(reading.model, 0))
+            self._models.measured(reading.model, reading.process_bytes)
 
     def _heard_reading(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, NodeReading):

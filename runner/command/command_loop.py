@@ -56,7 +56,7 @@ class CommandLoop:
         """Start the program and wait until it is ready. Raises OSError, EngineEnded,
         EngineTrouble."""
         engine = self.engine = self._plan()
-        total = engine.memory_bytes
+        total = engine.memory_bytes or 0
         self.status.progress = LoadProgress("weights", 0, total)
         process = self._process = EngineProcess(self._name, engine)
         try:
@@ -155,9 +155,9 @@ class CommandLoop:
         self.status.memory = EngineMemory(used, 0, 0, peak)
 
     def _check_memory(self, engine: CommandEngine) -> None:
-        used = self.status.memory.active_bytes
-        if used > OVER_RATIO * engine.memory_bytes:
+        used, stated = self.status.memory.active_bytes, engine.memory_bytes
+        if stated is not None and used > OVER_RATIO * stated:
             raise EngineTrouble(
                 f"{self._title} uses {used:,} bytes of memory, but engines.toml states "
-                f"memory_bytes = {engine.memory_bytes:,}"
+                f"memory_bytes = {stated:,}"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from tests.harness.nodes import MODEL, Node, eventually
 
 pytestmark = pytest.mark.nodes
 FAKE, REAL = "fake", "mlx-served"
-TOOL = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
+TOOL: dict[str, Any] = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,6 @@ stall_s = 3.0
 [engines.{REAL}]
 command = "{sys.executable} -m mlx_lm server --model {{model}} --port {{port}}"
 model = "{TINY}"
-memory_bytes = 1_000_000_000
 context_tokens = 4096
 """
     )
@@ -133,6 +133,11 @@ def test_a_real_server_answers_as_the_model_does_alone(served: Node) -> None:
     assert other.status_code == 200, other.text
     texts = [each["choices"][0]["message"]["content"] for each in (own, other.json())]
     assert texts[0] == texts[1]
+
+    def memory() -> int:
+        return json.loads(served.shoal("show", REAL, "--json").stdout)["memory_bytes"]
+
+    eventually(lambda: memory() > 100 << 20, 20, "its memory is measured")
 
 
 def test_a_file_that_is_wrong_is_told_and_changes_nothing(served: Node) -> None:

@@ -82,7 +82,8 @@ def both(node: Node, text: str, **fields: Any) -> list[dict[str, Any]]:
 FORM = {"name": "f", "schema": {
     "type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}},
     "required": ["name", "n"], "additionalProperties": False}}  # fmt: skip
-TOOL: dict[str, Any] = {"type": "function", "function": {"name": "clock", "strict": True, "parameters": {
+TOOL: dict[str, Any] = {"type": "function", "function": {
+    "name": "clock", "strict": True, "parameters": {
     "type": "object", "properties": {"zone": {"enum": ["CET", "UTC"]}}, "required": ["zone"],
     "additionalProperties": False}}}  # fmt: skip
 
@@ -141,7 +142,8 @@ def conversation(dialect: str, model: str) -> list[tuple[str, dict[str, Any]]]:
         case "openai":
             call: dict[str, Any] = {"id": "c1", "type": "function"}
             call["function"] = {"name": "clock", "arguments": json.dumps(arguments)}
-            turns: list[Any] = [asked, {"role": "assistant", "content": None, "tool_calls": [call]}]
+            said = {"role": "assistant", "content": None, "tool_calls": [call]}
+            turns: list[Any] = [asked, said]
             turns.append({"role": "tool", "tool_call_id": "c1", "content": "noon"})
             tools = [{"type": "function", "function": function}]
             form = {"type": "json_schema", "json_schema": FORM}

@@ -1,4 +1,5 @@
-"""Talks to the disk: when each model was last used on this node, over restarts.
+"""Talks to the disk: when each model was last used on this node, over restarts. The same kind of
+file has the memory of the programs of `engines.toml`, in bytes.
 
 Times are seconds since 1970, rounded down to minutes, so that the node's announcements seldom
 change. If there are more than `MOST_MODELS` models, the least recently used are dropped. Their

@@ -18,10 +18,13 @@ from bus.models.model_folders import STAGING
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
 from bus.wire.ids import ModelId, is_model_id
 from worker.models.files import FILES, CommandEngines, grown_bytes, is_locked
+from worker.models.last_used import LastUsed
 from worker.models.layer_bytes import Range
 from worker.models.passed_over import being_pulled, notice_of, pulled_in_part
 from worker.models.weights import Weights
 
+GROWN_RATIO = 1.05
+"""A measured size is stored if it exceeds the stored one by this factor."""
 PULLING = ".pulling"
 """The folder, below the models folder, of incomplete pulls from a hub. Incomplete copies from other
 nodes are in `STAGING`."""
@@ -43,7 +46,8 @@ class DiskLook:
 class LocalModels:
     """The models of the last accepted scan: `cards` of complete ones, `parts` of others. Incomplete
     ones grow below `folder`. `load_s` maps models to the seconds of their last load. `engines_file`
-    has the programs that serve models. `scan` may run in another thread."""
+    has the programs that serve models, `engines_memory` their memory at earlier loads. `scan` may
+    run in another thread."""
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class LocalModels:
         folder: Path,
         load_s: Mapping[ModelId, float] | None = None,
         engines_file: Path | None = None,
+        engines_memory: LastUsed | None = None,
     ) -> None:
         self.cards: Mapping[ModelId, ModelCard] = {}
         self.parts: Mapping[ModelId, PartialModel] = {}
@@ -60,6 +65,8 @@ class LocalModels:
         self.folder = folder
         self._load_s: Mapping[ModelId, float] = {} if load_s is None else load_s
         self._engines = CommandEngines(engines_file)
+        self._engines_memory = engines_memory
+        self._measured = {} if engines_memory is None else engines_memory.read()
 
     def card(self, model: ModelId) -> ModelCard:
         """Return the card for loading a model, with its folder. Raises KeyError if no part of the
@@ -71,9 +78,19 @@ class LocalModels:
         self.cards, self.parts = seen.cards, seen.parts
         self._part_cards, self.passed_over = seen.part_cards, seen.passed_over
 
+    def measured(self, model: ModelId, used_bytes: int) -> None:
+        """Record how much memory a program of `engines.toml` uses, if it is more than before."""
+        card = self.cards.get(model)
+        before = self._measured.get(model, 0)
+        if card is None or card.origin != "engine" or used_bytes <= GROWN_RATIO * before:
+            return
+        self._measured = {**self._measured, model: used_bytes}
+        if self._engines_memory is not None:
+            self._engines_memory.keep(self._measured)
+
     def scan(self) -> DiskLook:
         of_files = {card.model: card for card in self._weights.look()}
-        engines = self._engines.look(of_files)
+        engines = self._engines.look(of_files, self._measured)
         cards = {card.model: self._timed(card) for card in (*of_files.values(), *engines.cards)}
         passed_over = (*self._weights.passed_over, *pulled_parts(self.folder), *engines.notices)
         parts: dict[ModelId, PartialModel] = {}

@@ -48,16 +48,16 @@ class CommandEngine(FileTable):
     `{capacity}` and `{key}`. `model`: the text for `{model}`, also the model's name in requests to
     the program; empty: the engine's own name. `dialect`: its API. `health`: the path that answers
     200 when it is ready. `capacity`: the most requests at a time. `memory_bytes`: the memory that
-    it takes, in bytes. `gpus`: the GPUs that it may use, by number. `stop_signal` ends it; after
-    `stop_s` it is killed. If it sends nothing for `stall_s`, neither part of an answer nor its
-    health, it is ended. `fields`: the fields beyond OpenAI's that the program obeys; requests get a
-    notice about others. `formats`: the formats of answers that it enforces; others are refused.
-    `thinks`, `calls_tools` and `sees`: whether its model can; tools and images are refused if
-    not.
+    it takes, in bytes; None: as measured at its last load. `gpus`: the GPUs that it may use, by
+    number. `stop_signal` ends it; after `stop_s` it is killed. If it sends nothing for `stall_s`,
+    neither part of an answer nor its health, it is ended. `fields`: the fields beyond OpenAI's that
+    the program obeys; requests get a notice about others. `formats`: the formats of answers that it
+    enforces; others are refused. `thinks`, `calls_tools` and `sees`: whether its model can; tools
+    and images are refused if not.
     """
 
     command: Text
-    memory_bytes: Annotated[int, Field(strict=True, gt=0)]
+    memory_bytes: Annotated[int, Field(strict=True, gt=0)] | None = None
     model: Annotated[str, Field(max_length=MOST_TEXT)] = ""
     dialect: ProviderKind = "openai"
     health: Annotated[str, Field(pattern=r"^/[!-~]{0,200}$")] = "/health"

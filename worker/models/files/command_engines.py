@@ -1,11 +1,12 @@
 """Talks to the disk: the programs of `engines.toml` as models of this node.
 
 The last valid version of the file is in force. A program has no weights that shoal could read, so
-its card has the sizes that the file states.
+its card has the memory that the file states, or that was measured at its last load.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ from bus.wire.errors import ConfigError
 from bus.wire.ids import ModelId
 from worker.models.passed_over import Unfit, bad_engines, engine_name_taken, notice_of
 
+FILES_RATIO, UNMEASURED_BYTES = 1.3, 2_000_000_000
+"""The memory of a program that was never loaded: the size of its model's files times the first; if
+it has no folder of files, the second."""
+
 
 @dataclass(frozen=True, slots=True)
 class EnginesLook:
@@ -45,8 +50,11 @@ class CommandEngines:
         self._written_at_s = 0
         self._unfit: Unfit | None = None
 
-    def look(self, models: Mapping[ModelId, ModelCard]) -> EnginesLook:
-        """Return the programs as models. A name of one of `models`, which have files, is taken."""
+    def look(
+        self, models: Mapping[ModelId, ModelCard], measured: Mapping[ModelId, int]
+    ) -> EnginesLook:
+        """Return the programs as models. A name of one of `models`, which have files, is taken.
+        `measured` is the memory of programs that were loaded before, in bytes."""
         if self._file is None:
             return EnginesLook()
         self._read(self._file)
@@ -60,7 +68,8 @@ class CommandEngines:
                 unfit = engine_name_taken(models[model].path)
                 notices.append(notice_of(name, str(self._file), unfit))
             else:
-                cards.append(engine_card(model, engine, str(self._file), self._written_at_s))
+                size = memory_of(engine, measured.get(model, 0))
+                cards.append(engine_card(model, engine, size, str(self._file), self._written_at_s))
         return EnginesLook(tuple(cards), tuple(notices))
 
     def _read(self, file: Path) -> None:
@@ -81,16 +90,30 @@ class CommandEngines:
         self._written_at_s = int(status.st_mtime)
 
 
-def engine_card(model: ModelId, engine: CommandEngine, path: str, written_at_s: int) -> ModelCard:
-    """Return the card of a program as a model: whole, on one node, with the memory that
-    `engines.toml` states. `path` is that file."""
+def memory_of(engine: CommandEngine, measured_bytes: int) -> int:
+    """Return the memory to reserve for a program, in bytes: as `engines.toml` states, else as
+    measured (0: not yet), else by the files of its model, else `UNMEASURED_BYTES`."""
+    if (stated := engine.memory_bytes or measured_bytes) > 0:
+        return stated
+    folder = Path(engine.model)
+    size = 0
+    if folder.is_absolute():
+        with contextlib.suppress(OSError):
+            size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    return int(FILES_RATIO * size) or UNMEASURED_BYTES
+
+
+def engine_card(
+    model: ModelId, engine: CommandEngine, memory_bytes: int, path: str, written_at_s: int
+) -> ModelCard:
+    """Return the card of a program as a model: whole, on one node. `path` is `engines.toml`."""
     able = {"tools": engine.calls_tools, "thinking": engine.thinks, "vision": engine.sees}
     return ModelCard(
         model=model,
         path=path,
         family="engine",
         layers=1,
-        weights_bytes=engine.memory_bytes,
+        weights_bytes=memory_bytes,
         size_bytes=0,
         kv_bytes_per_token=0,
         context_tokens=engine.context_tokens,
@@ -103,7 +126,7 @@ def engine_card(model: ModelId, engine: CommandEngine, path: str, written_at_s: 
         unsplit_because="a program of engines.toml runs on one node",
         compatible_backends=(f"{COMMAND_TAG}{model}",),
         origin="engine",
-        memory_bytes=engine.memory_bytes,
+        memory_bytes=memory_bytes,
         kv_full_because="a program of engines.toml has its own KV cache",
     )
 
