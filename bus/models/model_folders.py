@@ -16,6 +16,7 @@ import shutil
 from pathlib import Path
 
 from bus.models.held_models import FolderKept
+from bus.models.tasks import ENGINES_FILE
 
 STAGING = ".staging"
 """A folder below the models' folder for copies in progress and folders to delete. Workers empty it
@@ -26,6 +27,9 @@ LOCK = "lock"
 
 def own_folder(folder: Path, models: Path) -> Path:
     """Return a model's folder, resolved, if it lies below `models`. Raises FolderKept otherwise."""
+    if folder.name == ENGINES_FILE:
+        text = f"this model is a program of {folder}; it has no files"
+        raise FolderKept(text, remedy="delete its table from that file")
     real, root = folder.resolve(), models.resolve()
     if real == root or not real.is_relative_to(root):
         raise FolderKept(

@@ -75,7 +75,7 @@ def engines(settings: Settings, running: bool) -> Finding:
         for name, engine in table.engines.items()
         if shutil.which(engine.program) is None
     ]
-    counts = f"{len(table.engines)} engines in {file}"
+    counts = f"engines: {len(table.engines)} in {file}"
     if missing:
         remedy = "install these programs, or write their full paths into the file"
         return Finding("engines", "warn", f"{counts}; not found: {', '.join(missing)}", remedy)
