@@ -1,4 +1,4 @@
-"""Write docs/operations/families.md: what shoal can do with each family of models.
+"""Write docs/families.md: what shoal can do with each family of models.
 
 The facts are those of `families.json`, measured by `tests.harness.family_facts`.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from runner.mlx.ranks.family_shards import OWN_SHARDS
 from tests.harness.family_facts import FILE, RANKS, SOME_CUTS, SOME_WINDOWS, YES
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "families.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 COLUMNS = {
     "batches": "batches",
     "prefixes": "prefix cache",
@@ -46,7 +46,7 @@ MEANING = """| column | yes means |
 | tensor | two tensor-parallel ranks compute the same as one node |
 | LoRA | adapters apply to all linear layers, with another adapter for each request of a batch |
 | tensor LoRA | adapters work in the same way on two tensor-parallel ranks |
-| window | the KV cache can keep only its first and last tokens ([placement](placement.md)) |
+| window | the KV cache can keep only its first and last tokens ([placement](operations/placement.md)) |
 | 4 bits | `shoal quantize` makes a 4-bit model, and this model runs |"""
 
 
