@@ -129,8 +129,8 @@ def broken(folder: Path, name: str, text: str | None) -> Path:
     ("name", "text", "why"),
     [
         ("tokenizer.json", None, "tokenizer.json is missing"),
-        ("tokenizer.json", "{", "tokenizer.json: "),
-        ("tokenizer.json", "[]", "tokenizer.json: "),
+        ("tokenizer.json", "{", "tokenizer.json is invalid: "),
+        ("tokenizer.json", "[]", "tokenizer.json is invalid: "),
         ("config.json", None, "config.json is missing"),
         ("config.json", "{" * 100_000, "config.json is invalid"),
         ("modules.json", "{", "modules.json is invalid"),
