@@ -46,7 +46,7 @@ MEANING = """| column | yes means |
 | tensor | two tensor-parallel ranks compute the same as one node |
 | LoRA | adapters apply to all linear layers, with another adapter for each request of a batch |
 | tensor LoRA | adapters work in the same way on two tensor-parallel ranks |
-| window | the KV cache can keep only its first and last tokens ([placement](operations/placement.md)) |
+| window | a KV cache of only the first and last tokens ([placement](operations/placement.md)) |
 | 4 bits | `shoal quantize` makes a 4-bit model, and this model runs |"""
 
 
