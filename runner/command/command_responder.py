@@ -294,7 +294,7 @@ def _lacking(request: GenerationRequest) -> tuple[str, str] | None:
         return "model", "shoal applies no adapters to it"
     if request.prompt_logprobs is not None:
         return "prompt_logprobs", "it gives no log-probabilities of prompts"
-    if request.history is not None:
+    if request.history:
         return "history", "it does not continue the tokens of an earlier answer"
     return None
 

@@ -73,6 +73,10 @@ def test_it_is_listed_shown_and_answers_in_every_dialect(served: Node) -> None:
     assert anthropic["content"][0]["text"] == "1 2 3 " and anthropic["stop_reason"] == "max_tokens"
     ollama = {**common, "stream": False, "options": {"num_predict": 3}}
     assert http.post("/api/chat", json=ollama).json()["message"]["content"] == "1 2 3 "
+    generate = {"model": FAKE, "prompt": "Hello", "stream": False, "options": {"num_predict": 3}}
+    generated = http.post("/api/generate", json=generate)
+    assert generated.json()["response"] == "1 2 3 ", generated.text
+    assert http.post("/api/generate", json={**generate, "context": [1]}).status_code == 400
     responses = {"model": FAKE, "input": "Hello", "max_output_tokens": 16}
     output = http.post("/v1/responses", json=responses).json()["output"]
     assert output[0]["content"][0]["text"].startswith("1 2 3 "), output

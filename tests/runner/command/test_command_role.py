@@ -110,7 +110,7 @@ def test_what_it_gets_not_is_refused_by_name(site: CommandSite) -> None:
         "count": (TextPrompt(text="x"), {"question": PromptQuestion(wants="count")}, "prompt"),
         "adapter": (chat("x"), {"adapter": "pirate"}, "model"),
         "scores": (TextPrompt(text="x"), {"prompt_logprobs": 1}, "prompt_logprobs"),
-        "history": (chat("x"), {"history": ()}, "history"),
+        "history": (chat("x"), {"history": (1, 2)}, "history"),
         "regex": (chat("x"), {"output": OutputFormat(kind="regex", rule="a")}, "response_format"),
         "image": (picture, {}, "messages"),
     }
