@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bus.translation import error_message
+from bus.translation import DONE, data_of, error_message
 
 ASK_S = 5.0
 """Deadline of a question for the health, in seconds."""
@@ -28,8 +28,8 @@ class EngineTrouble(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """Whole lines of a stream."""
+class Line:
+    """A line of a stream, with its end."""
 
     data: bytes
 
@@ -48,7 +48,7 @@ class StreamEnd:
     """The program has closed the stream."""
 
 
-News = Lines | LostStream | StreamEnd
+News = Line | LostStream | StreamEnd
 
 
 class EngineClient:
@@ -147,13 +147,14 @@ class EngineStream:
             if not line.endswith(b"\n") and len(line) >= MOST_LINE_BYTES:
                 return LostStream(f"{name} sent a line of more than {MOST_LINE_BYTES >> 20} MiB")
             if line.strip():
-                self._tell(Lines(line))
+                self._tell(Line(line))
         return StreamEnd()
 
 
-def is_end(lines: bytes) -> bool:
-    """Return whether these lines end a stream: OpenAI's last line, or Anthropic's last event."""
-    return b"[DONE]" in lines or b"message_stop" in lines
+def is_end(line: bytes) -> bool:
+    """Return whether a line ends a stream of OpenAI's API. Streams of Anthropic's end with their
+    connection."""
+    return data_of(line.rstrip()) == DONE
 
 
 def body_words(data: bytes) -> str:

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from bus.models.tasks import CommandEngine
 from bus.process.clock import now as clock_now
 from bus.translation import BrokenStream, Filtered, Hearing, ToldInPassing, events_in
-from runner.command.calls import EngineClient, EngineTrouble, Lines, LostStream, News, is_end
+from runner.command.calls import EngineClient, EngineTrouble, Line, LostStream, News, is_end
 from runner.command.engine_process import EngineProcess
 from runner.engine import EngineMemory, EngineStatus, LoadProgress
 
@@ -135,12 +135,12 @@ class CommandLoop:
                     continue
                 if isinstance(part, LostStream):
                     raise EngineTrouble(part.why)
-                if not isinstance(part, Lines):
+                if not isinstance(part, Line):
                     break
                 lines = counts.passed(part.data)
                 for event in events_in(lines, self._title):
                     hearing.take(event)
-                if is_end(lines):
+                if is_end(part.data):
                     break
         except (BrokenStream, Filtered) as error:
             raise EngineTrouble(str(error)) from error

@@ -43,7 +43,7 @@ from bus.wire.messages.tokens import (
     TokenDelta,
     ToolCallDelta,
 )
-from runner.command.calls import EngineClient, EngineStream, Lines, LostStream, News, is_end
+from runner.command.calls import EngineClient, EngineStream, Line, LostStream, News, is_end
 from runner.serving import OpenRequest, RequestServer, too_many
 from runner.text import CallPiece, Piece, TextPiece
 
@@ -194,17 +194,18 @@ class CommandResponder:
         assert client is not None and engine is not None, "ready"
         while self._waiting and len(self.running) < engine.capacity:
             answer = self._waiting.pop(0)
-            answer.begun_at = now
-            self._heard(now)
-            self._server.totals.requests += 1
-            self._server.note("prefill", answer.request.request_id, done=0, total=0)
-            take = partial(self._took, answer)
-            answer.stream = client.stream(
-                answer.body.path, answer.body.fields, lambda news, take=take: self._hand(take, news)
-            )
+            self._start(client, answer, now)
 
-    def _hand(self, take: Callable[[News], None], news: News) -> None:
-        self._post(partial(take, news))
+    def _start(self, client: EngineClient, answer: _Answer, now: float) -> None:
+        """Send a request to the program."""
+        answer.begun_at = now
+        self._heard(now)
+        self._server.totals.requests += 1
+        self._server.note("prefill", answer.request.request_id, done=0, total=0)
+        take, body = partial(self._took, answer), answer.body
+        answer.stream = client.stream(
+            body.path, body.fields, lambda news: self._post(partial(take, news))
+        )
 
     def _took(self, answer: _Answer, news: News) -> None:
         """Process a part of an answer. Parts of requests that have ended are ignored."""
@@ -215,7 +216,7 @@ class CommandResponder:
         name = self._server.spec.model
         try:
             match news:
-                case Lines(data):
+                case Line(data):
                     self._take(answer, data, now)
                 case LostStream(why, status):
                     self._fail(request, why, status, now)
@@ -235,7 +236,7 @@ class CommandResponder:
         lines = answer.counts.passed(data)
         for event in events_in(lines, f"the engine {self._server.spec.model}"):
             self._put(answer, answer.hearing.take(event), now)
-        if answer.counts.whole and is_end(lines):
+        if answer.counts.whole and is_end(data):
             self._finish(answer, now)
 
     def _put(self, answer: _Answer, entries: Sequence[Entry], now: float) -> None:

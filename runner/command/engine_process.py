@@ -30,7 +30,7 @@ DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """The variables that tell a program which GPUs it may use."""
 HOME = "SHOAL_HOME"
 """The variable by which `shoal down` finds the processes of a node."""
-OUR_VARIABLES = ("SHOAL_", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES", "PYTHONDONTWRITEBYTECODE")
+OUR_VARIABLES = ("SHOAL_", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
 """Beginnings of variables of a runner that its programs must not have: settings and keys of shoal,
 and libraries that it loads for MLX."""
 TROUBLE = ("error", "failed", "cannot", "exception", "no such", "not found", "invalid")

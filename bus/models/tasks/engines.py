@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, StrictBool, field_validator
 
 from bus.models.tasks.reading import MOST_SECONDS, FileTable, Seconds, Wrong, read_table
 from bus.models.tasks.table import ProviderKind
@@ -71,9 +71,9 @@ class CommandEngine(FileTable):
     keep_alive_s: Seconds | None = None
     fields: tuple[Extra, ...] = USUAL_FIELDS
     formats: tuple[Format, ...] = ()
-    thinks: bool = False
-    calls_tools: bool = False
-    sees: bool = False
+    thinks: StrictBool = False
+    calls_tools: StrictBool = False
+    sees: StrictBool = False
 
     @field_validator("command")
     @classmethod

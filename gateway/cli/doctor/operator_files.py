@@ -6,28 +6,26 @@ Each check returns ok, warn or error, its finding and the remedy. Checks change 
 from __future__ import annotations
 
 import shutil
-from typing import Any, cast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
-from bus.models.tasks import ENGINES_FILE, read_clients, read_engines, read_tasks
+from bus.models.tasks import ENGINES_FILE, FileTable, read_clients, read_engines, read_tasks
 from bus.wire.errors import ConfigError
 from conf.settings import Settings
 from gateway.cli.doctor.check import Finding
 from gateway.cli.node.node_api import own_api
 from gateway.cli.output.errors import CliError
 
+Table = TypeVar("Table", bound=FileTable)
+
 
 def tasks(settings: Settings, running: bool) -> Finding:
     """Check `tasks.toml` on the disk, and that the node has the keys that the file names."""
     file = settings.paths.tasks_file
-    if not file.exists():
-        return Finding("tasks", "ok", f"no tasks; {file} does not exist")
-    try:
-        table = read_tasks(file.read_text())
-    except (ConfigError, UnicodeDecodeError) as error:
-        goes_on = "the node keeps the last valid version" if running else "the node has no tasks"
-        return Finding(
-            "tasks", "error", f"{error} ({file})", f"correct the file; until then {goes_on}"
-        )
+    table = _read("tasks", "tasks", file, read_tasks, running=running)
+    if isinstance(table, Finding):
+        return table
     counts = f"{len(table.tasks)} tasks, {len(table.providers)} providers in {file}"
     if not running:
         return Finding("tasks", "ok", counts)
@@ -46,30 +44,18 @@ def tasks(settings: Settings, running: bool) -> Finding:
 def clients(settings: Settings, running: bool) -> Finding:
     """Check `clients.toml` on the disk."""
     file = settings.paths.clients_file
-    if not file.exists():
-        return Finding("clients", "ok", f"no profiles; {file} does not exist")
-    try:
-        table = read_clients(file.read_text())
-    except (ConfigError, UnicodeDecodeError) as error:
-        goes_on = "the node keeps the last valid version" if running else "the node has no profiles"
-        return Finding(
-            "clients", "error", f"{error} ({file})", f"correct the file; until then {goes_on}"
-        )
+    table = _read("clients", "profiles", file, read_clients, running=running)
+    if isinstance(table, Finding):
+        return table
     return Finding("clients", "ok", f"{len(table.clients)} profiles in {file}")
 
 
 def engines(settings: Settings, running: bool) -> Finding:
     """Check `engines.toml` on the disk, and that its programs are installed."""
     file = settings.paths.config / ENGINES_FILE
-    if not file.exists():
-        return Finding("engines", "ok", f"no engines; {file} does not exist")
-    try:
-        table = read_engines(file.read_text())
-    except (ConfigError, UnicodeDecodeError) as error:
-        goes_on = "the node keeps the last valid version" if running else "the node has no engines"
-        return Finding(
-            "engines", "error", f"{error} ({file})", f"correct the file; until then {goes_on}"
-        )
+    table = _read("engines", "engines", file, read_engines, running=running)
+    if isinstance(table, Finding):
+        return table
     missing = [
         f"{engine.program} ({name})"
         for name, engine in table.engines.items()
@@ -80,3 +66,18 @@ def engines(settings: Settings, running: bool) -> Finding:
         remedy = "install these programs, or write their full paths into the file"
         return Finding("engines", "warn", f"{counts}; not found: {', '.join(missing)}", remedy)
     return Finding("engines", "ok", counts)
+
+
+def _read(
+    name: str, noun: str, file: Path, read: Callable[[str], Table], *, running: bool
+) -> Table | Finding:
+    """Return the content of a file; the finding if it does not exist or is wrong. `noun` is what
+    the file defines."""
+    if not file.exists():
+        return Finding(name, "ok", f"no {noun}; {file} does not exist")
+    try:
+        return read(file.read_text())
+    except (ConfigError, UnicodeDecodeError) as error:
+        goes_on = "the node keeps the last valid version" if running else f"the node has no {noun}"
+        remedy = f"correct the file; until then {goes_on}"
+        return Finding(name, "error", f"{error} ({file})", remedy)
