@@ -43,7 +43,7 @@ from bus.wire.topics import event_topic, rule_for
 OnEnvelope = Callable[[str, Envelope], None]
 OnAnswer = Callable[[Acknowledged | CommandRefused], None]
 COMMAND_REPEAT_S = 1.0
-UPKEEP_S = 0.25
+UPKEEP_S = 0.5
 UNANSWERED_S = 1.5
 """After this long without an answer, the client uses the leader's next address."""
 

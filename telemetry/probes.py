@@ -24,7 +24,7 @@ from bus.wire.messages.readings import ThunderboltReading
 
 VM_STAT_TIMEOUT_S = 2.0
 PROFILER_TIMEOUT_S = 20.0
-LIST_S = 3.0
+LIST_S = 10.0
 """Seconds between two questions to supervisord on a calm node. A question costs supervisord and us
 more than all other measurements of a reading."""
 CALM: frozenset[Status] = frozenset({"running", "stopped", "exited", "fatal"})
@@ -217,15 +217,21 @@ class SupervisorList:
         self._ask = ask
         self._last: Sequence[SupervisedProcess] = ()
         self._asked_at = -LIST_S
+        self._is_old = False
+
+    def renew(self) -> None:
+        """Let `at` ask supervisord the next time. Any thread may call this."""
+        self._is_old = True
 
     def at(self, now: float) -> Sequence[SupervisedProcess]:
         """Return the list. The last one is reused for `LIST_S`, unless one of its processes has
-        ended, or supervisord is starting or stopping one."""
+        ended, supervisord is starting or stopping one, or `renew` was called."""
         is_calm = all(
             process.status in CALM and (not process.pid or is_there(process.pid))
             for process in self._last
         )
-        if not self._last or not is_calm or now - self._asked_at >= LIST_S:
+        if not self._last or not is_calm or self._is_old or now - self._asked_at >= LIST_S:
+            self._is_old = False
             self._last, self._asked_at = self._ask(), now
         return self._last
 

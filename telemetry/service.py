@@ -79,7 +79,7 @@ class NodeMeter:
         self._keep = keep
         self._runtime = runtime
         self._journal = journal
-        self._supervised = probes.SupervisorList(list_processes)
+        self.supervised = probes.SupervisorList(list_processes)
         self._folder = folder
         self._doors = doors
         self._closed: tuple[ClosedPort, ...] = ()
@@ -97,7 +97,7 @@ class NodeMeter:
         busy = self._rates.rate("cpu", at, probes.cpu_busy_s())
         keys: set[object] = {"cpu"}
         processes: list[ProcessReading] = []
-        for supervised in self._supervised.at(at):
+        for supervised in self.supervised.at(at):
             processes.append(self._process(supervised, keys))
             if supervised.name == GATEWAY and supervised.pid:
                 for count, pid in enumerate(self._http_processes(supervised.pid, at), 1):
@@ -238,6 +238,7 @@ class Telemetry:
         self._questions = Link("router")
         self._questions.bind(shell.endpoints.telemetry)
         shell.reactor.watch(self._questions, self._take_question)
+        self.client.on_state.append(lambda _state: self._meter.supervised.renew())
         self.client.hear("reading.node", self._peer_heard)
         self.client.hear(reading_topic("weights", self.node), self._weights_heard)
         watch = HardwareWatch(self.node, sources)

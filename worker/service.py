@@ -1,7 +1,7 @@
 """Talks to the bus: composes the worker and announces its node.
 
 It joins the cluster and announces the models on the disk. It reconciles the slots whenever the
-cluster's state changes, and four times a second. Stopping a worker stops no runner.
+cluster's state changes, and twice a second. Stopping a worker stops no runner.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from worker.transfer.downloads import Downloads
 from worker.transfer.thread import WeightsSettings
 from worker.verifying import Verifications
 
-TICK_S = 0.25
+TICK_S = 0.5
 CARD_S = 30.0
 LOAD_TIMES_FILE = "load_seconds.json"
 MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import os
 import signal
 import threading
@@ -64,7 +65,9 @@ class Reactor(ABC):
     def __init__(self) -> None:
         self.on_reopened: Callable[[str], None] = lambda _path: None
         self._links: list[Link] = []
-        self._looks_after_files = False
+        self._secure: list[Link] = []
+        self._looks_after_files = self._renews = False
+        self._began = self.now()
 
     def watch(self, link: Link, on_frames: OnFrames) -> None:
         """Call back with each message of the link."""
@@ -93,8 +96,12 @@ class Reactor(ABC):
         return self._start(Timer(self.now() + delay_s, action, None))
 
     def every(self, period_s: float, action: Callable[[], None]) -> Timer:
-        """Run an action every `period_s`; single runs may be a little early, but not on average."""
-        return self._start(Timer(self.now() + period_s, action, period_s))
+        """Run an action every `period_s`; single runs may be a little early, but not on average.
+
+        Timers of one loop keep step, so that the loop wakes up once for many. Hence the first run
+        may come sooner than after a period. A run that is late by a period is left out.
+        """
+        return self._start(Timer(self._step_after(self.now(), period_s), action, period_s))
 
     now = staticmethod(clock_now)
     """Return the seconds of the monotonic clock of `bus.process.clock`."""
@@ -107,7 +114,28 @@ class Reactor(ABC):
         self._drain(link, take)
         if link.security is not None:
             self._read_changes(link)
-            _keep_renewed(self, link)
+            if not self._renews:
+                self._renews = True
+                self.every(RENEW_S, self._renew)
+            self._secure.append(link)
+
+    def _renew(self) -> None:
+        """Renew the keys of each link that is open, so that it follows changes of the cluster's
+        keys."""
+        self._secure[:] = [link for link in self._secure if not link.socket.closed]
+        for link in self._secure:
+            self._renew_link(link)
+
+    def _renew_link(self, link: Link) -> None:
+        """Renew a link's keys. That binds the link's addresses again; if one of them is still in
+        use, try again after `RENEW_AGAIN_S`."""
+        if not link.socket.closed and not link.renew():
+            self.later(RENEW_AGAIN_S, partial(self._renew_link, link))
+
+    def _step_after(self, at: float, period_s: float) -> float:
+        """Return the first time after `at` when the timers of this period run."""
+        steps = math.floor((at - self._began) / period_s + 1e-6) + 1
+        return self._began + steps * period_s
 
     def _reopen(self) -> None:
         """Let each watched link bind its ipc path again if the path's file was removed."""
@@ -261,7 +289,7 @@ class PollReactor(Reactor):
                 continue
             timer.action()
             if timer.period_s is not None and not timer.cancelled:
-                timer.at = max(timer.at + timer.period_s, now)
+                timer.at = self._step_after(max(timer.at, now), timer.period_s)
                 self._start(timer)
 
 
@@ -304,16 +332,7 @@ class AsyncioReactor(Reactor):
     def measure(self, stalls: StallMeter) -> None:
         """Measure how late a timer of `TICK_S` fires. The iterations of such a loop cannot be
         observed, so up to `TICK_S` of each stall is missed."""
-        due_at = self.now() + TICK_S
-
-        def tick() -> None:
-            """Report how late this timer is, and start the next one."""
-            nonlocal due_at
-            stalls.late(self.now() - due_at)
-            due_at = self.now() + TICK_S
-            self.later(TICK_S, tick)
-
-        self.later(TICK_S, tick)
+        timer = self.every(TICK_S, lambda: stalls.late(self.now() - timer.at))
 
     def unwatch(self, link: Link) -> None:
         """Stop calling back; call this before the link is closed."""
@@ -340,7 +359,7 @@ class AsyncioReactor(Reactor):
             timer.action()
         finally:  # the loop reports an exception; the timer continues
             if timer.period_s is not None and not timer.cancelled:
-                timer.at = self.now() + timer.period_s
+                timer.at = self._step_after(max(timer.at, self.now()), timer.period_s)
                 self._start(timer)
 
 
@@ -359,18 +378,3 @@ def _pass_on_from(link: Link, on_message: OnMessage) -> bool:
         return False
     on_message(*message)
     return True
-
-
-def _keep_renewed(reactor: Reactor, link: Link) -> None:
-    """Renew the link's keys every `RENEW_S` until the link is closed, so that it follows changes of
-    the cluster's keys."""
-
-    def renew() -> None:
-        """Renew the link's keys. A renewal binds the link's addresses again; if one of them is
-        still in use, try again after `RENEW_AGAIN_S`."""
-        if link.socket.closed:
-            timer.cancel()
-        elif not link.renew():
-            reactor.later(RENEW_AGAIN_S, renew)
-
-    timer = reactor.every(RENEW_S, renew)

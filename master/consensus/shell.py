@@ -100,7 +100,17 @@ class CandidateShell:
     def begin(self) -> None:
         """Begin to take part in elections once our switchboard answers. Our ROUTER must be bound
         before."""
-        self._timers.every(TICK_S, self.tick)
+
+        def keep_time() -> None:
+            """Advance time again and again. A leader without other candidates only has to be in
+            time for its next heartbeat."""
+            self.tick()
+            wait_s, election = TICK_S, self.candidate.election
+            if self.candidate.holding and not self._wire.nodes:
+                wait_s = max(wait_s, election.beaten_at + types.HEARTBEAT_S - self._ticked_at)
+            self._timers.later(wait_s, keep_time)
+
+        self._timers.later(TICK_S, keep_time)
         self._timers.every(types.HEARTBEAT_S, self._announce)
         self._wire.listen(self.receive, self._switchboard)
 

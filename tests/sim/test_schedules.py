@@ -38,7 +38,7 @@ def test_every_schedule_keeps_its_promises_and_settles(name: str, part: int) -> 
         said["refused"] += cluster.checks.refused
     print(f"{name} {part}: {dict(said)}")
     worth = "majority" if PLANS[name].voters else "replicated"
-    assert said[worth] > 50, "a simulation in which nothing happens shows nothing"
+    assert said[worth] > 20, "a simulation in which nothing happens shows nothing"
 
 
 @pytest.mark.skipif("SHOAL_TEST_SIM" not in os.environ, reason="tells one schedule again")

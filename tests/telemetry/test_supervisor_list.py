@@ -33,6 +33,16 @@ def test_a_calm_node_reuses_the_list_for_a_while() -> None:
     assert supervised.questions == 2
 
 
+def test_supervisord_is_asked_again_when_the_state_of_the_cluster_changed() -> None:
+    supervised = Supervised()
+    listed = SupervisorList(supervised.ask)
+    listed.at(10.0)
+    listed.renew()
+    for now in (10.5, 11.0):
+        listed.at(now)
+    assert supervised.questions == 2
+
+
 @pytest.mark.parametrize("status", ["starting", "stopping", "backoff", "unknown"])
 def test_supervisord_is_asked_each_time_while_a_process_changes(status: Status) -> None:
     supervised = Supervised(status)

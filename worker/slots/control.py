@@ -1,7 +1,7 @@
 """Talks to the slots, and through `executor` to supervisord: the shell around `reconcile`.
 
 Only this module writes the slot table and the reports. supervisord is polled twice a second while a
-slot changes. After each change of the state, after each hello and four times a second, `reconcile`
+slot changes. After each change of the state, after each hello and twice a second, `reconcile`
 compares the slots with the state, and its actions are done. Stopping a worker stops no runner: the
 next worker finds them by their hellos.
 """

@@ -45,8 +45,8 @@ def test_a_periodic_timer_that_is_nearly_due_goes_with_what_woke_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = 100.0
+    monkeypatch.setattr(PollReactor, "now", staticmethod(lambda: clock))
     reactor = PollReactor()
-    monkeypatch.setattr(reactor, "now", lambda: clock)
     fired: list[tuple[str, float]] = []
     reactor.every(1.0, lambda: fired.append(("second", clock)))
     reactor.every(0.1, lambda: fired.append(("tenth", clock)))
