@@ -61,7 +61,7 @@ def standing_of(
         "phase": "forming" if last is None or len(readings) < size else last.phase,
         "done": 0 if last is None else last.done,
         "rounds": 0 if last is None else last.rounds,
-        "passed": done and report is not None and report.passed,
+        "passed": report is not None and report.passed,
         "report": None if report is None else report.model_dump(mode="json"),
         "error": None,
     }

@@ -156,8 +156,6 @@ class PrefixIndex:
     def find(self, chain: TokenChain) -> PrefixMatch | None:
         """Return the kept prefix that saves this prompt the most computation; None if it saves less
         than a block."""
-        if not self._prefixes:
-            return None
         match = self._find_blocks(chain) if self.trims else self._find_whole(chain)
         if match is None or match.length < self.block_tokens:
             return None

@@ -298,8 +298,7 @@ class Text:
         prompt, longest = request.prompt, self._tokenizer.longest_token
         if isinstance(prompt, ChatPrompt):
             rendered = self._conversations.rendered(request, prompt)
-            if len(rendered.text) > longest * context_tokens:
-                check_length(rendered.text, context_tokens, longest)
+            check_length(rendered.text, context_tokens, longest)
             tokens = self._encode(rendered.text, field="messages", spelled=rendered.spelled)
             return _Prompt(
                 tokens,
