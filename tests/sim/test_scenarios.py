@@ -147,6 +147,17 @@ def test_a_holder_that_was_cut_off_steps_down_and_its_tail_is_replaced() -> None
     assert len(cluster.checks.terms) == 2
 
 
+def test_a_holder_that_wakes_from_a_long_sleep_steps_down_before_it_takes_a_message() -> None:
+    cluster, holder = formed("pair")
+    other = next(m for m in cluster.machines if m is not holder)
+    asked = other.candidate.candidacy((), other.now)
+    holder.pause(asleep=True)
+    cluster.world.run(cluster.world.now + 60.0)
+    holder.paused = None
+    holder.shell.receive(asked)
+    assert not holder.candidate.holding
+
+
 def test_both_sides_of_a_cut_pair_go_on_and_one_gives_way_when_it_heals() -> None:
     cluster, _ = formed("pair")
     one, two = cluster.machines

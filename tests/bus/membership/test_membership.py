@@ -407,6 +407,23 @@ def test_a_seed_under_another_name_is_one_line_in_the_end() -> None:
     assert len(net.seats["a"].dialled) == 1
 
 
+def test_a_seed_is_dialled_again_when_its_node_is_silent_and_not_while_it_is_linked() -> None:
+    net = Net()
+    net.add(myself("a"), ["alias:1"])
+    net.add(myself("b"), ["a:1"])
+    net.run(3.0)
+    assert net.linked("a") == {"b"}
+    net.doors["alias:1"] = "b"
+    net.run(3.0)
+    for _ in range(8):
+        net.run(TICK_S)
+        assert net.seats["a"].dialled == {"b:1"}, "the seed leads to the same node"
+    del net.doors["b:1"]
+    net.run(2 * SILENT_S)
+    assert net.linked("a") == {"b"}
+    assert net.seats["a"].follows[NodeId("n-b")] == "alias"
+
+
 def test_a_forgotten_node_stays_away_until_it_is_remembered() -> None:
     net = Net()
     net.add(myself("a"), ["b:1"])

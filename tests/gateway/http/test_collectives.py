@@ -48,6 +48,7 @@ def test_progress_is_that_of_the_rank_that_is_furthest_behind() -> None:
     assert standing(instance("placed"))["phase"] == "forming"
     found = standing(instance(), reading(0, "bandwidth", 7), reading(1, "latency", 4))
     assert (found["status"], found["phase"], found["done"]) == ("running", "latency", 4)
+    assert not found["passed"], "all is right so far, and the test has not ended"
     alone = standing(instance(), reading(0, "bandwidth", 7))
     assert (alone["status"], alone["phase"]) == ("running", "forming")
 

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from falcon.asgi import Request
+from falcon import testing
+from falcon.asgi import App, Request, Response
 
-from gateway.dialects.faults import HttpFaultRaised
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.app import ReceiveTap
-from gateway.http.middleware import read_body
+from gateway.http.middleware import LEFT_BYTES, ErrorHandlers, read_body
 from gateway.requests.body_budget import BodyBudget
 
 
@@ -40,6 +41,24 @@ def test_a_piece_in_the_turn_in_which_the_time_is_over_does_not_hide_the_timeout
     assert raised.value.fault.status == 408
     assert "not complete within" in raised.value.fault.message
     assert budget.held_bytes == 0
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_connection_is_closed_after_an_error_unless_its_long_body_was_read(reads: bool) -> None:
+    class Refusing:
+        async def on_post(self, req: Request, resp: Response) -> None:
+            if reads:
+                await read_body(req, 2 * LEFT_BYTES, 5.0)
+            raise HttpFaultRaised(HttpFault(400, "invalid_value", "no"))
+
+    metrics = SimpleNamespace(fault=lambda _status: None)
+    service = SimpleNamespace(parts=SimpleNamespace(metrics=metrics))
+    app: App[Any, Any] = App()
+    ErrorHandlers(cast(Any, SimpleNamespace(service=service))).install(app)
+    app.add_route("/refused", Refusing())
+    answer = testing.TestClient(app).simulate_post("/refused", body=b" " * (LEFT_BYTES + 1))
+    assert answer.status_code == 400
+    assert (answer.headers.get("connection") == "close") is not reads
 
 
 def test_head_is_answered_as_get_without_the_body() -> None:

@@ -9,7 +9,7 @@ from statistics import quantiles
 import pytest
 
 from bus.wire.ids import RequestId
-from runner.schedule.budget import PrefillAccount
+from runner.schedule.budget import PrefillAccount, StepTime, Timekeeper
 from runner.schedule.costs import CostModel, GroupSize
 from runner.schedule.rows import RowKey
 from runner.schedule.table import ScheduleSettings
@@ -199,6 +199,18 @@ def test_the_cost_model_learns_and_never_expects_a_larger_chunk_to_be_cheaper() 
     for size in (16, 512):
         assert costs.prefill_s(GroupSize(size)) == pytest.approx(0.01 + size * 0.0006, rel=0.2)
     assert costs.tokens_within(0.3, least=16, most=512) >= 400
+
+
+def test_a_chunk_whose_time_shows_over_the_next_two_steps_is_learned_whole() -> None:
+    costs = CostModel()
+    costs.learn_decode(4, 0.02)
+    keeper = Timekeeper(costs, PrefillAccount(0.5))
+    chunk, none = (GroupSize(100),), ()
+    for _ in range(12):
+        for groups, prefill_s in ((chunk, 0.02), (none, 0.05), (none, 0.03)):
+            step = StepTime(4, groups, booked_s=0.0, took_s=0.02 + prefill_s)
+            keeper.took(step, idle_next=False)
+    assert costs.prefill_s(GroupSize(100)) == pytest.approx(0.1, rel=0.05)
 
 
 def test_a_device_that_slows_down_is_believed() -> None:

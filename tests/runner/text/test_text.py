@@ -195,6 +195,16 @@ def test_a_call_that_a_template_does_not_show_is_refused_by_name() -> None:
     assert (refusal.reason, refusal.field) == ("unsupported", "messages[1].tool_calls[0]")
 
 
+def test_a_result_without_its_call_is_refused_by_name_where_the_template_stops_at_it() -> None:
+    stops = "{% if m.role == 'tool' %}{{ raise_exception('no such role') }}{% endif %}"
+    shows = SHOWS_NO_CALLS.replace("{{ m.content }}", stops + "{{ m.content }}")
+    result = ChatMessage(role="tool", parts=(TextPart(text="42"),), tool_call_id="c")
+    prompt = ChatPrompt(messages=(*chat("hi").messages, result))
+    refusal = Text(toy_tokenizer(shows)).prepare(request(prompt), 4096)
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, refusal.field) == ("unsupported", "messages[1].content")
+
+
 @pytest.fixture
 def stopped_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A template has a fifth of its usual time."""
@@ -688,8 +698,10 @@ def test_a_go_template_of_an_earlier_gateway_is_refused_by_name() -> None:
 
 
 def test_a_model_without_a_template_holds_no_conversation() -> None:
-    refusal = Text(toy_tokenizer(None)).prepare(request(chat("Hello")), 4096)
+    text = Text(toy_tokenizer(None))
+    refusal = text.prepare(request(chat("Hello")), 4096)
     assert isinstance(refusal, Refusal) and "no chat template" in refusal.message
+    assert "grammars" not in text.facts, "it can follow a grammar all the same"
 
 
 def test_one_mark_of_the_beginning_stands_before_a_prompt() -> None:

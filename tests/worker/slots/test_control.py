@@ -5,8 +5,9 @@ from typing import Any, cast
 
 from bus.process.logs import Log
 from bus.replica.state import ClusterState
-from bus.wire.ids import InstanceId, NodeId
-from worker.slots.actions import Action, KillSlot, Task
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, Shard
+from worker.slots.actions import Action, KillSlot, Task, Tell
 from worker.slots.admission import USUAL, NodeInventory
 from worker.slots.control import SlotControl
 from worker.slots.table import Slot
@@ -29,10 +30,18 @@ class Node:
 
     def _do(self, action: Action, *_: object) -> list[Action]:
         self.done.append(action)
-        return []
+        return [action] if isinstance(action, Tell) else []
 
     def _inventory(self, settled: bool, now: float) -> NodeInventory:
         return NodeInventory(NodeId("n"), settled, None, frozenset(), 30.0, now)
+
+    def turn(self, state: ClusterState) -> int:
+        """Reconcile with this state; return how many facts were reported."""
+        self.done.clear()
+        self.now += 0.5
+        cast(Any, self.control.client).state = state
+        self.control.reconcile()
+        return sum(isinstance(one, Tell) for one in self.done)
 
     def killed(self) -> list[str]:
         return [one.why for one in self.done if isinstance(one, KillSlot)]
@@ -51,3 +60,16 @@ def test_a_runner_that_a_listening_worker_does_not_hear_is_silent() -> None:
         node.now += 0.5
         node.control.reconcile()
     assert node.killed()[:1] == [f"was silent for {USUAL.silent_s:g} s (frozen or stuck)"]
+
+
+def test_a_refused_load_is_reported_once_and_again_when_it_comes_back_after_its_deletion() -> None:
+    node = Node()
+    node.control.table.slots["00"] = Slot("00")
+    shard = Shard(rank=0, node=NodeId("n"), first_layer=0, last_layer=1, bytes_reserved=1)
+    copy = Instance(
+        instance=InstanceId("i"), model=ModelId("m"), shards=(shard,), context_tokens=8,
+        keep_alive_s=1.0, status="placed",
+    )  # fmt: skip
+    placed, deleted = ClusterState(instances={copy.instance: copy}), ClusterState()
+    told = [node.turn(state) for state in (placed, placed, deleted, placed)]
+    assert told == [1, 0, 0, 1], "this node does not have the model"
