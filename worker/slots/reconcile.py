@@ -302,7 +302,7 @@ def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action
     if slot.life in ("idle", "loading"):
         return [StopSlot(slot.name, why)]
     told_s = slot.drain_deadline_s
-    if slot.life == "draining" and told_s is not None and told_s <= deadline_s:
+    if told_s is not None and told_s <= deadline_s:
         return []
     return [actions.DrainSlot(slot.name, task, deadline_s, why)]
 
