@@ -82,7 +82,8 @@ def test_names_keys_and_addresses_out_of_bounds_are_no_adverts() -> None:
     assert parse_advert(name, {**good, b"ns": b"\xff"}, ["10.0.0.1"], 7) is None
     assert parse_advert(name, {**good, b"keys": b"shoal1-SECRET"}, ["10.0.0.1"], 7) is None
     assert parse_advert(name, good, ["224.0.0.1", "0.0.0.0", "::1"], 7) is None
-    assert parse_advert(name, good, ["10.0.0.1"], None) is None
+    for port, read in ((None, False), (0, False), (1, True), (65535, True), (65536, False)):
+        assert (parse_advert(name, good, ["10.0.0.1"], port) is not None) is read
 
 
 def test_kin_have_the_namespace_and_a_key_in_common() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from statistics import quantiles
+from statistics import median, quantiles
 
 import pytest
 
@@ -41,6 +41,16 @@ def finish_s(loop: Loop, length: int, name: str = "long") -> float:
     while key not in loop.made:
         loop.turn()
     return loop.now - begun
+
+
+def chunks(loop: Loop, first: int) -> list[int]:
+    """The tokens of each prefill chunk from the plan `first` on."""
+    return [
+        chunk.stop - chunk.start
+        for plan in loop.plans[first:]
+        for group in plan.prefill
+        for chunk in group
+    ]
 
 
 COSTS = {
@@ -131,14 +141,24 @@ def test_no_stub_of_a_prompt_is_left_for_a_step_of_its_own() -> None:
     start_decodes(loop, 8)
     first = len(loop.plans)
     finish_s(loop, 76)
-    sizes = [
-        chunk.stop - chunk.start
-        for plan in loop.plans[first:]
-        for group in plan.prefill
-        for chunk in group
-    ]
+    sizes = chunks(loop, first)
     assert sum(sizes) == 76
     assert min(sizes) >= 0.4 * max(sizes)
+
+
+def test_a_chunk_is_half_as_large_again_at_most_to_complete_a_prompt() -> None:
+    costs = COSTS["a larger one, bound by arithmetic"]
+    loop = Loop(facts(), ScheduleSettings(prefix_bytes=0), costs)
+    finish_s(loop, 1500, "warm-up")
+    start_decodes(loop, 8)
+    first = len(loop.plans)
+    finish_s(loop, 3000)
+    usual = int(median(chunks(loop, first)))
+    for times in (1.3, 1.7, 2.0, 2.3):
+        first = len(loop.plans)
+        finish_s(loop, int(times * usual), f"of-{times}")
+        assert max(chunks(loop, first)) <= 1.5 * usual
+        assert len(chunks(loop, first)) == (1 if times < 1.5 else 2)
 
 
 def test_what_depth_costs_is_learned() -> None:
@@ -210,6 +230,16 @@ def test_a_chunk_whose_time_shows_over_the_next_two_steps_is_learned_whole() -> 
         for groups, prefill_s in ((chunk, 0.02), (none, 0.05), (none, 0.03)):
             step = StepTime(4, groups, booked_s=0.0, took_s=0.02 + prefill_s)
             keeper.took(step, idle_next=False)
+    assert costs.prefill_s(GroupSize(100)) == pytest.approx(0.1, rel=0.05)
+
+
+def test_chunks_in_every_step_are_learned_from_before_the_last_of_them() -> None:
+    costs = CostModel()
+    costs.learn_decode(4, 0.02)
+    keeper = Timekeeper(costs, PrefillAccount(0.5))
+    for _ in range(8):
+        step = StepTime(4, (GroupSize(100),), booked_s=0.0, took_s=0.02 + 0.1)
+        keeper.took(step, idle_next=False)
     assert costs.prefill_s(GroupSize(100)) == pytest.approx(0.1, rel=0.05)
 
 

@@ -118,6 +118,9 @@ def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
     assert isinstance(too_big, Refusal)
     assert too_big.reason == "insufficient_memory"
     assert too_big.facts["limit_bytes"] == 90
+    without_room = Loop(facts(kv_bytes=-500)).submit(prepared("c", prompt(9), max_tokens=8))
+    assert isinstance(without_room, Refusal), "the weights alone are beyond the limit"
+    assert without_room.facts["limit_bytes"] == 0
 
 
 def test_priority_goes_before_age_and_age_before_nothing() -> None:

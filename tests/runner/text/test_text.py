@@ -258,6 +258,10 @@ def test_what_cannot_be_done_is_refused_naming_the_field(
     assert (refusal.reason, refusal.field) == (reason, field)
 
 
+def test_a_conversation_without_messages_is_refused_in_our_words_and_not_the_templates() -> None:
+    assert refused(request(ChatPrompt(messages=()))).message == "messages must not be empty"
+
+
 def test_models_without_template_thinking_or_tools_say_so() -> None:
     raw = Text(toy_tokenizer(None))
     refusal = raw.prepare(request(), 4096)
