@@ -125,7 +125,9 @@ def test_a_voter_that_was_cut_off_for_a_minute_changes_nothing_when_it_is_back()
     cut_off(cluster, lost)
     cluster.world.run(cluster.world.now + 60.0)
     assert lost.candidate.election.counter == holder.candidate.election.counter
-    assert minority(lost.candidate.election, lost.now) is not None
+    refusal = minority(lost.candidate.election, lost.now)
+    assert refusal is not None
+    assert refusal.facts["missing"] == sorted(cluster.voters - {lost.node})
     cluster.heal()
     cluster.settle()
     assert len(cluster.checks.terms) == 1 and holder.candidate.holding
@@ -237,6 +239,15 @@ def test_a_voter_that_cannot_write_its_vote_says_that_it_may_not_lead() -> None:
     cluster.world.run(cluster.world.now + 5.0)
     assert not any(m.candidate.holding for m in others)
     assert not voter.candidate.election.eligible
+
+
+def test_where_nobody_votes_one_leads_though_it_cannot_write_its_term() -> None:
+    cluster = Cluster(PLANS["pair"], 1)
+    alone = cluster.machines[0]
+    alone.disk.reserved, alone.disk.full = frozenset(), True
+    alone.start()
+    assert cluster.world.run(10.0, lambda: len(cluster.checks.terms) == 1), cluster.where()
+    assert alone.candidate.holding
 
 
 def test_the_last_one_whose_disk_is_full_goes_on_and_says_volatile() -> None:

@@ -45,7 +45,8 @@ def test_there_is_no_such_test_as_one_of_a_model_or_of_nothing() -> None:
 
 
 def test_progress_is_that_of_the_rank_that_is_furthest_behind() -> None:
-    assert standing(instance("placed"))["phase"] == "forming"
+    begun = standing(instance("placed"))
+    assert (begun["phase"], begun["done"], begun["rounds"]) == ("forming", 0, 0)
     found = standing(instance(), reading(0, "bandwidth", 7), reading(1, "latency", 4))
     assert (found["status"], found["phase"], found["done"]) == ("running", "latency", 4)
     assert not found["passed"], "all is right so far, and the test has not ended"

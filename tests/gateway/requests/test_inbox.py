@@ -63,6 +63,18 @@ def test_several_requests_end_together_and_each_choice_has_its_credit() -> None:
     asyncio.run(trace())
 
 
+def test_the_end_of_an_answer_is_taken_at_once_however_large_its_batches_are() -> None:
+    async def trace() -> None:
+        answer = EntryInbox([request(A)], on_sent=lambda *_: None)
+        answer.batch = 5
+        waiting = asyncio.ensure_future(answer.take())
+        await asyncio.sleep(0)
+        answer.arrived(A, [delta(A, 0), finished(A, 1)])
+        assert len(await asyncio.wait_for(waiting, 5.0)) == 2
+
+    asyncio.run(trace())
+
+
 def test_one_failure_ends_the_whole_answer() -> None:
     async def trace() -> None:
         answer = EntryInbox([request(A), request(B)], on_sent=lambda *_: None)

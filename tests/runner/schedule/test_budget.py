@@ -243,6 +243,16 @@ def test_chunks_in_every_step_are_learned_from_before_the_last_of_them() -> None
     assert costs.prefill_s(GroupSize(100)) == pytest.approx(0.1, rel=0.05)
 
 
+def test_steps_without_decodes_cost_no_savings_of_prefill() -> None:
+    costs = CostModel()
+    costs.learn_decode(4, 0.02)
+    keeper = Timekeeper(costs, PrefillAccount(0.5, balance_s=1.0))
+    keeper.took(StepTime(0, (GroupSize(100),), booked_s=0.0, took_s=0.5), idle_next=False)
+    assert keeper.account.balance_s == 1.0, "no row waited for that chunk"
+    keeper.took(StepTime(4, (GroupSize(100),), booked_s=0.1, took_s=0.32), idle_next=False)
+    assert keeper.account.balance_s == pytest.approx(0.8), "it took 0.2 s longer than was booked"
+
+
 def test_a_device_that_slows_down_is_believed() -> None:
     costs = CostModel()
     for _ in range(20):

@@ -109,6 +109,22 @@ def test_who_is_refused_is_told_when_the_first_running_row_ends_however_long_it_
     assert refusal.retry_after_s == pytest.approx(max(loop.now - told_at, 1.0), rel=0.3)
 
 
+def test_who_is_refused_waits_for_a_row_that_runs_and_not_for_a_short_one_that_waits() -> None:
+    def retry_s(waiting_tokens: int) -> float:
+        loop = Loop(facts(), ScheduleSettings(max_rows=1, max_waiting=1))
+        loop.submit(prepared("before", prompt(9), max_tokens=200))
+        loop.run()
+        loop.submit(prepared("runs", prompt(9), max_tokens=200))
+        for _ in range(20):
+            loop.turn()
+        loop.submit(prepared("waits", prompt(9), max_tokens=waiting_tokens))
+        refusal = loop.submit(prepared("late", prompt(9), max_tokens=4))
+        assert isinstance(refusal, Refusal) and refusal.retry_after_s is not None
+        return refusal.retry_after_s
+
+    assert retry_s(2) == retry_s(200) > 1.0
+
+
 def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers() -> None:
     loop = Loop(facts(kv_bytes=100, context_tokens=200))
     too_long = loop.submit(prepared("a", prompt(199), max_tokens=8))

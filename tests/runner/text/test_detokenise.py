@@ -122,6 +122,17 @@ def test_other_decoders_have_no_table() -> None:
     assert TokenTable.build(["a"], None, added={}, hidden=frozenset()) is None
 
 
+def test_the_fallback_says_whether_the_last_token_ended_inside_a_character() -> None:
+    tokenizer = toy_tokenizer()
+    fallback = WholeTextDetokeniser(tokenizer._opened.streaming(), tokenizer._hidden())
+    *first, last = tokenizer.encode("🐟")
+    for token in first:
+        assert fallback.add(token) == "" and fallback.is_incomplete
+    fallback.add(last)
+    fallback.flush()
+    assert not fallback.is_incomplete
+
+
 @given(st.text(alphabet="the quick brown ünï 🐟\n", max_size=40))
 def test_the_fallback_reads_the_same_text(text: str) -> None:
     tokenizer = toy_tokenizer()

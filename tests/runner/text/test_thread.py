@@ -25,8 +25,10 @@ class SlowWorks:
         self.let = threading.Semaphore(0)
         self.begun = threading.Semaphore(0)
         self.done: list[str] = []
+        self.contexts: set[int] = set()
 
-    def prepare(self, request: GenerationRequest, _context_tokens: int) -> str:
+    def prepare(self, request: GenerationRequest, context_tokens: int) -> str:
+        self.contexts.add(context_tokens)
         self.begun.release()
         assert self.let.acquire(timeout=10)
         self.done.append(request.request_id)
@@ -54,6 +56,7 @@ def order_of(first: list[tuple[str, int]], then: list[tuple[str, int]]) -> list[
     for _ in range(1 + len(first) + len(then)):
         posted.get(timeout=10)()
     assert sorted(answers) == sorted(works.done)
+    assert works.contexts == {64}, "each has to fit the context that the thread was started with"
     return works.done
 
 
