@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.harness.llama_site import tiny_gguf
 from tests.harness.nodes import ROOT, Node, eventually
 
 
@@ -29,6 +30,19 @@ def tiny_models(folder: Path, names: Iterable[str], context_tokens: int = 0) -> 
             card = made / "card.toml"
             lines = card.read_text().splitlines(keepends=True)
             card.write_text("".join(one for one in lines if not one.startswith("context_tokens")))
+    return str(folder)
+
+
+def models_of_engines(folder: Path, engines: Mapping[str, str]) -> str:
+    """Make the bundled model once for each name, for its engine ("mlx" or "gguf"), each with a
+    card; return the folder as settings name it."""
+    for name, engine in engines.items():
+        if engine == "mlx":
+            tiny_models(folder, [name])
+        else:
+            (folder / name).mkdir(parents=True)
+            tiny_gguf(folder / name)
+            (folder / name / "card.toml").write_text("")
     return str(folder)
 
 

@@ -13,15 +13,29 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.closed_loops import ask, held, loads, looping, tiny_models
+from tests.harness.closed_loops import ask, held, loads, looping, models_of_engines
+from tests.harness.llama_site import needs_program
 from tests.harness.nodes import Node, answered, eventually, running_node, shoal
 
 TURN_S = 6.0
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    folder = tiny_models(tmp_path_factory.mktemp("models"), ("first", "second"))
+ENGINES = [
+    ("mlx", "mlx"),
+    *(
+        pytest.param(pair, marks=[pytest.mark.proof, needs_program])
+        for pair in (("mlx", "gguf"), ("gguf", "mlx"), ("gguf", "gguf"))
+    ),
+]
+"""The engines of the two models. The rules are the same for each pair."""
+
+
+@pytest.fixture(scope="module", params=ENGINES, ids="-".join)
+def node(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Node]:
+    engines = dict(zip(("first", "second"), request.param, strict=True))
+    folder = models_of_engines(tmp_path_factory.mktemp("models"), engines)
     with running_node(
         SHOAL_MODEL_FOLDERS=folder,
         SHOAL_SLOTS="1",

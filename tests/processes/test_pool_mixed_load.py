@@ -5,6 +5,7 @@ the holder killed twice meanwhile: each request has its answer, or a reason.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -15,8 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness.closed_loops import tiny_models
+from tests.harness.closed_loops import models_of_engines
 from tests.harness.clusters import Cluster, view_of
+from tests.harness.llama_site import needs_program
 from tests.harness.mixed_load import Asked, drawn, reckoned, sent
 from tests.harness.nodes import eventually, kill
 from tests.processes.conftest import PROVING
@@ -40,9 +42,16 @@ SIX_TIMES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tiny_models(tmp_path_factory.mktemp("models"), MODELS)
+@pytest.fixture(
+    scope="module",
+    params=[["mlx"], pytest.param(["mlx", "gguf"], marks=needs_program)],
+    ids="-".join,
+)
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    engines = dict(zip(MODELS, itertools.cycle(request.param), strict=False))
+    folder = models_of_engines(tmp_path_factory.mktemp("models"), engines)
     made = Cluster(3, SHOAL_MODEL_FOLDERS=folder, SHOAL_BUNDLED_MODEL="false", **SIX_TIMES)
     for node, slots in zip(made.nodes, SLOTS, strict=True):
         node.env["SHOAL_SLOTS"] = str(slots)
