@@ -134,7 +134,8 @@ prove-pool: $(READY)
 	$(PROVE) tests/sim/test_pool.py tests/sim/test_pool_oracle.py $(SIDE_BY_SIDE)
 	$(PROVE) tests/sim/test_pool_mutants.py
 	$(PROVE) tests/processes/test_pool_mixed_load.py tests/processes/test_refused_loads.py \
-		tests/processes/test_failures_remembered.py tests/processes/test_pool_rules.py
+		tests/processes/test_failures_remembered.py tests/processes/test_pool.py \
+		tests/processes/test_pool_rules.py
 
 prove-clients: $(READY)
 	rm -f prove-results/clients.jsonl
