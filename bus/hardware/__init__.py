@@ -1,4 +1,5 @@
-"""Cables, RDMA ports and links between nodes: what the output of tools and the measurements say.
+"""Cables, RDMA ports, links and graphics cards: what the output of tools, the measurements and the
+files of Linux's `/sys` say.
 
-Pure: the caller runs the tools and passes their output.
+Pure but for `graphics_cards` and `sysfs`, which read files below a root that the caller names.
 """

@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from bus.wire.accelerators import Device
 from bus.wire.ids import ModelId, NodeId, sayable
 from bus.wire.kv import KvKind
 from bus.wire.messages.derived import DerivedModel, plain_name
@@ -93,7 +94,8 @@ class ModelCard(Message):
     `tool_parser` and `reasoning_parser`: the parsers of its output; empty: as its chat template
     says. `special_tokens_in_messages`: special tokens in the text of messages count as tokens, not
     as text. `made_from`: the model that it was quantized from. `load_s`: the duration of its last
-    load on this node, from an empty runner to a ready one; 0: unknown.
+    load on this node, from an empty runner to a ready one; 0: unknown. `gpus`: the GPUs over which
+    its program of `engines.toml` divides its memory equally, by index.
     """
 
     model: ModelId
@@ -156,6 +158,7 @@ class ModelCard(Message):
     kv_value_bytes: int = 0
     kv_full_because: str = ""
     kv_windows: bool = False
+    gpus: tuple[int, ...] = ()
 
 
 class PartialModel(Message):
@@ -295,8 +298,9 @@ class NodeCard(Message):
     `ttl_s` > 0. Empty fields: unknown.
 
     `chip`: the processor's name. `working_set_bytes`: how much memory the GPU of a Mac may wire, by
-    its operator's limit, else by Metal's (0: neither is known). `vram_bytes` and `gtt_bytes`:
-    memory of a dedicated GPU or an APU. `memory_bytes_per_s` 0: not measured. `machine`: the same
+    its operator's limit, else by Metal's (0: neither is known). `devices`: its GPUs. `vram_bytes`:
+    memory of the first NVIDIA GPU; it counts only if `devices` is empty, as in older cards, and so
+    does `gtt_bytes`. `memory_bytes_per_s` 0: not measured. `machine`: the same
     for all nodes of one machine. `rdma`: the device whose active port leads to each peer, by node
     id; `rdma_ports`: the ports of all devices. `os_version`: the system and its version.
     `launched_by`: the launcher of the node (`shoal up`, `systemd`, `launchd`, ...). `tree`: the
@@ -339,6 +343,7 @@ class NodeCard(Message):
     passed_over: tuple[PassedOver, ...] = ()
     passed_over_count: int = 0
     cannot_run: str = ""
+    devices: tuple[Device, ...] = ()
 
 
 AHEAD_S = 60.0

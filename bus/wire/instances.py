@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from bus.wire.accelerators import DeviceShare, bytes_on
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.kv import KvKind
 from bus.wire.messages.collectives import CollectiveTest
@@ -56,7 +57,9 @@ Sharding = Literal["none", "pipeline", "tensor"]
 
 class Shard(Message):
     """The part of a model that one rank has: layers [first_layer, last_layer) on one node; with
-    tensor sharding, all layers. `backend` is the chosen `<engine>-<compute>` tag."""
+    tensor sharding, all layers. `backend` is the chosen `<engine>-<compute>` tag. `bytes_reserved`
+    contains the memory on GPUs, which `devices` divides over them; the rest is memory of the
+    machine."""
 
     rank: int
     node: NodeId
@@ -64,6 +67,12 @@ class Shard(Message):
     last_layer: int
     bytes_reserved: int
     backend: str = "mlx-cpu"
+    devices: tuple[DeviceShare, ...] = ()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Return the bytes of the machine's memory that the rank reserves."""
+        return self.bytes_reserved - bytes_on(self.devices)
 
 
 class Conditions(Message):

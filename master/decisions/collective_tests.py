@@ -32,7 +32,7 @@ from bus.wire.messages.events import (
 )
 from bus.wire.topology import rdma_mesh
 from master.decisions.observations import Observations
-from master.placement import FIXED_BYTES, MAX_RANKS, NodeCapacity, gb
+from master.placement import FIXED_BYTES, MAX_RANKS, NodeCapacity, at_home, gb
 
 ENGINE = "mlx-"
 LEAST_BYTES = ARRAYS * SIZES[0] * ELEMENT_BYTES
@@ -150,7 +150,7 @@ def _chosen(
     if full:
         text = f"{', '.join(full)}: no runner slot is free; unload a model"
         return Refusal(reason="no_capacity", message=text)
-    return chosen
+    return [at_home(node, _tag(node)) for node in chosen]
 
 
 def _backend(command: RunCollectiveTest, chosen: Sequence[NodeCapacity]) -> Backend | Refusal:
@@ -225,14 +225,16 @@ def _instance(
     fresh: InstanceId,
 ) -> Instance:
     test = order_of(command.mode, room_bytes, beside)
+    need = FIXED_BYTES + ARRAYS * test.cap_bytes
     shards = tuple(
         Shard(
             rank=rank,
             node=node.id,
             first_layer=0,
             last_layer=0,
-            bytes_reserved=FIXED_BYTES + ARRAYS * test.cap_bytes,
+            bytes_reserved=need,
             backend=_tag(node),
+            devices=node.shares(need),
         )
         for rank, node in enumerate(chosen)
     )

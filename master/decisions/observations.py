@@ -213,8 +213,11 @@ class Observations:
         return CopyUse(busy, idle_s, best, last_heard_at, then_s)
 
     def measured_at(self, node: NodeId) -> float:
-        """Return when a node's memory reading last arrived; minus infinity if never."""
-        return self.nodes[node][1] if node in self.nodes else float("-inf")
+        """Return when a node's memory reading last arrived, and if it has GPUs, also its card with
+        their free memory; minus infinity if never."""
+        at = self.nodes[node][1] if node in self.nodes else float("-inf")
+        card, heard_at = self.cards.get(node, (None, at))
+        return at if card is None or not card.devices else min(at, heard_at)
 
     def has_done(self, instance: InstanceId, ranks: int) -> bool:
         """Return whether every rank of a collective test has reported that it is done."""

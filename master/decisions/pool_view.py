@@ -292,6 +292,7 @@ def instance_of(
             last_layer=rank.last_layer,
             bytes_reserved=rank.reserved_bytes,
             backend=rank.copy.backend,
+            devices=rank.devices,
         )
         for rank in placed.ranks
     )

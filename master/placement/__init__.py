@@ -9,10 +9,12 @@ from master.placement.availability import PlacementSpec, offering
 from master.placement.capacity import (
     LeasedMemory,
     NodeCapacity,
+    at_home,
     node_capacities,
     resolve_backend,
     supposing,
 )
+from master.placement.devices import KEPT_BYTES, DeviceRoom, Home
 from master.placement.explain import PENDING_RETRY_S, Crowded
 from master.placement.memory_cost import FIXED_BYTES, RunnerSizing, gb
 from master.placement.pipeline_search import MAX_RANKS
@@ -22,8 +24,28 @@ from master.placement.search import Placement
 from master.placement.speed import Links, read_s_per_byte
 
 __all__ = [
-    "FIXED_BYTES", "MAX_RANKS", "PENDING_RETRY_S", "Crowded", "LeasedMemory", "Links",
-    "NodeCapacity", "Placement", "PlacementSpec", "RunnerSizing", "gb", "node_capacities",
-    "offering", "place", "plan_of", "previews", "read_s_per_byte", "resolve_backend",
-    "single_costs", "supposing",
+    "FIXED_BYTES",
+    "KEPT_BYTES",
+    "MAX_RANKS",
+    "PENDING_RETRY_S",
+    "Crowded",
+    "DeviceRoom",
+    "Home",
+    "LeasedMemory",
+    "Links",
+    "NodeCapacity",
+    "Placement",
+    "PlacementSpec",
+    "RunnerSizing",
+    "at_home",
+    "gb",
+    "node_capacities",
+    "offering",
+    "place",
+    "plan_of",
+    "previews",
+    "read_s_per_byte",
+    "resolve_backend",
+    "single_costs",
+    "supposing",
 ]  # fmt: skip

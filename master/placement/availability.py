@@ -20,7 +20,7 @@ from bus.wire.cards import ModelCard, NodeCard, PartialModel, joined_parts
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.kv import KvKind, kind_for
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
-from master.placement.capacity import NodeCapacity, resolve_backend
+from master.placement.capacity import NodeCapacity, fitting_backends, home_of
 from master.placement.memory_cost import LayerCosts, layer_costs
 from master.placement.speed import read_s_per_byte
 
@@ -59,7 +59,7 @@ class PlacementSpec:
 @dataclass(frozen=True, slots=True)
 class LocalCopy:
     """A node that could run the model, with its backend and the model card with the sizes for that
-    backend.
+    backend. The node's usable bytes are those of the memory in which this backend keeps the model.
 
     `disk_bytes`: how many bytes of the weights' files its disk can take, if not all; then the node
     can only be a stage of a pipeline. `partial`: the layers that its disk already has.
@@ -100,6 +100,12 @@ class LocalCopy:
     def fits_whole(self, room: RoomOf) -> bool:
         """Return whether the whole model fits on the node, in memory and on disk."""
         return self.disk_bytes is None and self.costs.whole.total <= room(self.node)
+
+    @property
+    def fits_ever(self) -> bool:
+        """Return whether the memory of this backend would hold the whole model if all other models
+        were unloaded."""
+        return self.costs.whole.total <= self.node.ceiling_bytes
 
     @property
     def group_key(self) -> tuple[str, ...]:
@@ -143,29 +149,45 @@ def find_copies(
     blocked: dict[str, str] = {}
     costed: dict[tuple[int, str, bool], tuple[ModelCard, LayerCosts]] = {}
     for node in allowed:
-        source = _source_of(spec, node, donors, given)
-        if isinstance(source, str):
-            blocked[node.name] = source
+        sources = _sources_of(spec, node, donors, given)
+        if isinstance(sources, str):
+            blocked[node.name] = sources
             continue
-        own = node.card_of(spec.model)
-        key = (id(source.card), source.backend, source.is_donor)
-        if key not in costed:
-            card = card_as_computed(source.card, source.backend) if source.is_donor else source.card
-            kind = kind_for(spec.kv or card.kv, card.kv_group, windows=card.kv_windows)
-            costed[key] = (card, layer_costs(card, spec.context_tokens, source.backend, kind))
-        card, costs = costed[key]
-        copies.append(
-            LocalCopy(
-                node,
-                card,
-                source.backend,
-                own is not None,
-                costs,
-                source.disk_bytes,
-                source.partial,
-            )
-        )
+        options: list[LocalCopy] = []
+        for source in sources:
+            key = (id(source.card), source.backend, source.is_donor)
+            if key not in costed:
+                as_is = not source.is_donor
+                card = source.card if as_is else card_as_computed(source.card, source.backend)
+                kind = kind_for(spec.kv or card.kv, card.kv_group, windows=card.kv_windows)
+                costed[key] = (card, layer_costs(card, spec.context_tokens, source.backend, kind))
+            copy = _copy_of(spec, node, source, *costed[key])
+            if isinstance(copy, str):
+                blocked[node.name] = copy
+                continue
+            options.append(copy)
+            if copy.fits_ever:
+                break
+        if options:
+            blocked.pop(node.name, None)
+            copies.append(max(options, key=lambda copy: (copy.fits_ever, copy.node.ceiling_bytes)))
     return tuple(copies), blocked
+
+
+def _copy_of(
+    spec: PlacementSpec, node: NodeCapacity, source: _Source, card: ModelCard, costs: LayerCosts
+) -> LocalCopy | str:
+    """Return the node with one of its backends, or why that backend cannot run the model there."""
+    home = home_of(node.card, source.backend, card)
+    if isinstance(home, str):
+        return home
+    if home is not None and source.backend.startswith(LLAMA_TAG):
+        home = replace(home, parts=costs.pieces)
+    has_weights = node.card_of(spec.model) is not None
+    at_home = replace(node, home=home)
+    return LocalCopy(
+        at_home, card, source.backend, has_weights, costs, source.disk_bytes, source.partial
+    )
 
 
 def _why_no_backend(card: ModelCard, node: NodeCapacity) -> str:
@@ -225,19 +247,37 @@ class _Source:
     partial: PartialModel | None = None
 
 
+def _sources_of(
+    spec: PlacementSpec,
+    node: NodeCapacity,
+    donors: Sequence[ModelCard],
+    given: Sequence[ModelCard],
+) -> list[_Source] | str:
+    """Return where a node gets the model from, for each backend that can run it, best first; or why
+    it cannot run it. A backend after the first is only for a model that never fits into the memory
+    of those before it; all are of one engine."""
+    if refusal := node.card.cannot_run or spec.barred.get(node.id):
+        return refusal
+    known = node.card_of(spec.model) or donors[0]
+    tags = fitting_backends(known, node.card.backends)
+    if not tags:
+        return _why_no_backend(known, node)
+    engine = tags[0].partition("-")[0]
+    alike = [tag for tag in tags if tag.partition("-")[0] == engine]
+    sources = [_source_of(spec, node, donors, given, tag) for tag in alike]
+    why = next((source for source in sources if isinstance(source, str)), "")
+    return [source for source in sources if isinstance(source, _Source)] or why
+
+
 def _source_of(
     spec: PlacementSpec,
     node: NodeCapacity,
     donors: Sequence[ModelCard],
     given: Sequence[ModelCard],
+    backend: str,
 ) -> _Source | str:
-    """Return where a node gets the model from, or why it cannot run it."""
-    if why := node.card.cannot_run or spec.barred.get(node.id):
-        return why
+    """Return where a node gets the model from for this backend, or why it cannot run it."""
     own, part = node.card_of(spec.model), node.partial_of(spec.model)
-    backend = resolve_backend(own or donors[0], node.card.backends)
-    if backend is None:
-        return _why_no_backend(own or donors[0], node)
     if own is not None:
         return _Source(own, backend)
     alike = [card for card in given if card.dtype == _dtype(backend)]

@@ -5,9 +5,11 @@ Pure. The memory that a node can give to one more model is
     usable = min(free memory, ceiling - reserved memory)
 
 Free memory is measured, less the reservations of ranks that are still loading. The ceiling of a Mac
-is the memory that its GPU may wire. The ceiling of a discrete GPU is 0.90 x its memory; an APU that
-shares the machine's memory (GTT > VRAM and GTT >= RAM) adds GTT - 16 GB. The ceiling of any other
-node is 0.75 x its memory.
+is the memory that its GPU may wire; that of any other node is 0.75 x its memory. A model that lives
+on GPUs has a `home`; then the memory of these GPUs counts (`master.placement.devices`), and the
+machine's memory only has to hold the 256 MB of its process. An APU that shares the machine's memory
+(GTT > VRAM and GTT >= RAM) adds as much of it as the GPU can map, less 16 GB. Cards of older nodes
+list no GPUs: there the ceiling of a discrete GPU is 0.90 x its memory.
 """
 
 from __future__ import annotations
@@ -16,11 +18,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bus.models.gguf import LLAMA_TAG
 from bus.models.tasks import COMMAND_TAG
+from bus.wire.accelerators import DeviceKey, DeviceShare, Vendor
 from bus.wire.cards import ModelCard, NodeCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import NodeReading
+from master.placement.devices import DeviceRoom, Home, device_rooms, shares_of, usable_in
+from master.placement.memory_cost import FIXED_BYTES
 
 MEMORY_SHARE = 0.75
 VRAM_SHARE = 0.90
@@ -29,6 +35,8 @@ APU_SYSTEM_BYTES = 16_000_000_000
 UNMEASURED_BACKEND = "mlx-cpu"
 _SHARED = ("-cpu", "-metal")
 """Endings of the tags of backends that compute in the machine's own memory."""
+_VENDORS: Mapping[str, Vendor] = {"cuda": "nvidia", "rocm": "amd"}
+"""The makers of the GPUs on which a backend computes, by the last part of its tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +52,16 @@ class LeasedMemory:
 class NodeCapacity:
     """A node as placement sees it: its card, its latest `reading` (None: not measured yet), and its
     reservations. These are their bytes, the bytes not allocated yet (of loading ranks and leases),
-    and the number of ranks."""
+    and the number of ranks. `devices`: its GPUs with their reservations. `home`: the GPUs for which
+    the usable bytes and the ceiling are asked; None: those of the machine's memory."""
 
     card: NodeCard
     reading: NodeReading | None
     reserved_bytes: int = 0
     loading_bytes: int = 0
     shards: int = 0
+    devices: tuple[DeviceRoom, ...] = ()
+    home: Home | None = None
 
     @property
     def id(self) -> NodeId:
@@ -74,17 +85,58 @@ class NodeCapacity:
 
     @property
     def ceiling_bytes(self) -> int:
-        """Return the limit in bytes for all models together on this node."""
+        """Return the limit in bytes for all models together on this node, or on the GPUs of its
+        home."""
         limit = limit_bytes(self.card)
-        return int(MEMORY_SHARE * self.card.memory_bytes) if limit is None else limit
+        of_memory = int(MEMORY_SHARE * self.card.memory_bytes) if limit is None else limit
+        if self.home is None:
+            return of_memory
+        rooms = [room.ceiling_bytes for room in device_rooms(self.home, self.devices)]
+        return self._in_home(rooms, of_memory, self._mapped_bytes)
 
     @property
     def usable_bytes(self) -> int:
-        """Return the bytes available to one more model; 0 before the first measurement."""
-        by_share = self.ceiling_bytes - self.reserved_bytes
+        """Return the bytes available to one more model, on the GPUs of its home if it has one; 0
+        before the first measurement."""
         if self.free_bytes is None:
             return 0
-        return max(0, min(self.free_bytes - self.loading_bytes, by_share))
+        free = self.free_bytes - self.loading_bytes
+        of_memory = replace(self, home=None).ceiling_bytes - self.reserved_bytes
+        mapped = min(free, self._mapped_bytes - self.reserved_bytes)
+        if self.home is None:
+            return max(0, min(free, of_memory))
+        return self._in_home(self.device_rooms, min(free, of_memory), mapped)
+
+    @property
+    def device_rooms(self) -> list[int]:
+        """Return the usable bytes of each GPU of the home, in its order."""
+        home = self.home
+        return [] if home is None else [r.usable_bytes for r in device_rooms(home, self.devices)]
+
+    def shares(self, size_bytes: int) -> tuple[DeviceShare, ...]:
+        """Return how a model that reserves `size_bytes` in all is divided over the GPUs of its
+        home; empty without a home, or if it does not fit there as a whole."""
+        if self.home is None:
+            return ()
+        return shares_of(self.home, self.device_rooms, max(0, size_bytes - FIXED_BYTES)) or ()
+
+    def _in_home(self, rooms: Sequence[int], of_memory: int, mapped: int) -> int:
+        """Return the bytes of a model on GPUs with these rooms, its process's memory included; 0 if
+        the machine's memory does not hold the process. `mapped`: the machine's memory that an APU
+        may use."""
+        assert self.home is not None, "asked of a home"
+        if self.home.spills:
+            held = sum(rooms) + max(0, mapped - FIXED_BYTES)
+            return held + FIXED_BYTES if held and mapped >= FIXED_BYTES else 0
+        held = usable_in(self.home, rooms)
+        return held + FIXED_BYTES if held and of_memory >= FIXED_BYTES else 0
+
+    @property
+    def _mapped_bytes(self) -> int:
+        """Return the machine's memory that the APU of the home may use for models, in bytes."""
+        keys = () if self.home is None else self.home.keys
+        gtt = max((room.device.gtt_bytes for room in self.devices if room.key in keys), default=0)
+        return max(0, min(gtt, self.card.memory_bytes) - APU_SYSTEM_BYTES)
 
     @property
     def has_slot(self) -> bool:
@@ -120,22 +172,29 @@ def node_capacities(
 
     A rank that is not ready counts as loading, because its memory is not yet measured. Tests and
     quantizations always count as loading, because their memory rises and falls. Nodes of one
-    machine measure the same memory, so loading ranks of one node count on all of them, and so does
-    the unused part of a lease. The reported use of a lease is memory of the machine, not of a
-    discrete GPU.
+    machine measure the same memory, so loading ranks of one node count on all of them, and so do
+    the unused part of a lease and all reservations on GPUs. The reported use of a lease is memory
+    of the machine, not of a discrete GPU.
     """
     machines = {node: card.machine or node for node, card in cards.items()}
     reserved, shards = Counter[NodeId](), Counter[NodeId]()
     loading = Counter[str | None]()
+    on_gpu = Counter[tuple[str | None, DeviceKey]]()
+    loading_on_gpu = Counter[tuple[str | None, DeviceKey]]()
     for instance in instances.values():
         if instance.status == "failed":
             continue
         ready = {rank.rank for rank in instance.ready if instance.serves}
         for shard in instance.shards:
+            machine = machines.get(shard.node)
             shards[shard.node] += 1
-            reserved[shard.node] += shard.bytes_reserved
+            reserved[shard.node] += shard.memory_bytes
+            for share in shard.devices:
+                on_gpu[machine, share.key] += share.bytes_reserved
             if shard.rank not in ready:
-                loading[machines.get(shard.node)] += shard.bytes_reserved
+                loading[machine] += shard.memory_bytes
+                for share in shard.devices:
+                    loading_on_gpu[machine, share.key] += share.bytes_reserved
     for lease in leased:
         card = cards.get(lease.node)
         is_seen = card is not None and not computes_in_vram(card)
@@ -143,7 +202,19 @@ def node_capacities(
         loading[machines.get(lease.node)] += lease.unused_bytes if is_seen else lease.size_bytes
     return [
         NodeCapacity(
-            card, readings.get(node), reserved[node], loading[machines[node]], shards[node]
+            card,
+            readings.get(node),
+            reserved[node],
+            loading[machines[node]],
+            shards[node],
+            tuple(
+                DeviceRoom(
+                    device,
+                    on_gpu[machines[node], device.key],
+                    loading_on_gpu[machines[node], device.key],
+                )
+                for device in card.devices
+            ),
         )
         for node, card in sorted(cards.items())
     ]
@@ -166,9 +237,14 @@ def supposing(nodes: Sequence[NodeCapacity], node: NodeId, card: ModelCard) -> l
 
 
 def computes_in_vram(card: NodeCard) -> bool:
-    """Return whether models on this node are in the memory of a discrete GPU."""
-    return bool(card.vram_bytes) and any(
-        not tag.endswith(_SHARED) and not tag.startswith(COMMAND_TAG) for tag in card.backends
+    """Return whether all models on this node are in the memory of a discrete GPU. Only cards that
+    list no GPUs are asked; otherwise each model has its home."""
+    return (
+        not card.devices
+        and bool(card.vram_bytes)
+        and any(
+            not tag.endswith(_SHARED) and not tag.startswith(COMMAND_TAG) for tag in card.backends
+        )
     )
 
 
@@ -182,15 +258,62 @@ def limit_bytes(card: NodeCard) -> int | None:
     return min(card.working_set_bytes, card.memory_bytes) or None
 
 
+def home_of(card: NodeCard, backend: str, model: ModelCard | None = None) -> Home | str | None:
+    """Return the GPUs on which a backend keeps a model on this node. None: in the machine's memory,
+    as on Macs, or on nodes that list no GPU. A text: why the GPUs that it needs are not there.
+
+    MLX uses the first NVIDIA GPU, llama-server all GPUs of its maker, or else an APU, and a program
+    of `engines.toml` those that its table names.
+    """
+    if backend.startswith(COMMAND_TAG):
+        return None if model is None or not card.devices else _home_of_program(card, model.gpus)
+    vendor = _VENDORS.get(backend.rpartition("-")[2])
+    there = [device for device in card.devices if device.vendor == vendor and device.total_bytes]
+    if vendor is None or not there:
+        return None
+    if not backend.startswith(LLAMA_TAG):
+        return Home((there[0].key,))
+    own = tuple(device.key for device in there if not device.unified)
+    return Home(own) if own else Home((there[0].key,), spills=True)
+
+
+def at_home(node: NodeCapacity, backend: str) -> NodeCapacity:
+    """Return a node with the memory in which a backend of MLX computes: a GPU's, or its own."""
+    home = home_of(node.card, backend)
+    return replace(node, home=home if isinstance(home, Home) else None)
+
+
+def _home_of_program(card: NodeCard, gpus: Sequence[int]) -> Home | str | None:
+    if not gpus:
+        return None
+    own = [device for device in card.devices if device.total_bytes and not device.unified]
+    vendors = [device.vendor for device in own]
+    vendor = "nvidia" if "nvidia" in vendors else next(iter(vendors), None)
+    there = {device.index: device.key for device in own if device.vendor == vendor}
+    missing = sorted(set(gpus) - there.keys())
+    if missing and any(device.unified for device in card.devices) and not there:
+        return None
+    if missing:
+        numbers = ", ".join(map(str, missing))
+        listed = ", ".join(map(str, sorted(there))) or "none"
+        return f"has no GPU {numbers}, which engines.toml names (`gpus`); its GPUs: {listed}"
+    return Home(tuple(there[gpu] for gpu in sorted(set(gpus))), is_even=True)
+
+
 def resolve_backend(card: ModelCard, backends: Sequence[str]) -> str | None:
     """Return the backend tag for a model on a node, or None if none can run it.
 
     It is the first backend of the model card's preference list that the node has, else the first of
     the node's own list.
     """
+    return next(iter(fitting_backends(card, backends)), None)
+
+
+def fitting_backends(card: ModelCard, backends: Sequence[str]) -> list[str]:
+    """Return the backend tags that can run a model on a node, best first."""
     named = backends or (UNMEASURED_BACKEND,)
     fit = [tag for tag in named if not card.compatible_backends or tag in card.compatible_backends]
-    return min(fit, key=lambda tag: preference_rank(card, tag), default=None)
+    return sorted(fit, key=lambda tag: preference_rank(card, tag))
 
 
 def preference_rank(card: ModelCard, tag: str) -> int:

@@ -7,13 +7,14 @@ cured by waiting; `pending` and `no_capacity` have `retry_after_s` if waiting ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bus.wire.cards import covers, parts_text
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.kv import kind_for
+from master.placement import device_texts
 from master.placement.availability import Kind, PlacementSpec, split_cards
 from master.placement.capacity import (
     MEMORY_SHARE,
@@ -323,6 +324,8 @@ def _disks_text(problem: PlacementProblem) -> str:
 def _ceiling_text(node: NodeCapacity) -> str:
     """Return what determines a node's memory ceiling, and which setting changes it."""
     card = node.card
+    if node.home is not None:
+        return device_texts.ceiling_text(node, node.home)
     if computes_in_vram(card):
         return f"{VRAM_SHARE:.0%} of its GPU's {gb(card.vram_bytes)} GB"
     if limit_bytes(card):
@@ -335,11 +338,14 @@ def _ceiling_text(node: NodeCapacity) -> str:
 
 
 def _capacity_text(node: NodeCapacity) -> str:
-    return (
+    of_memory = (
         f"{gb(node.free_bytes or 0)} free, of which {gb(node.loading_bytes)} are reserved for "
-        f"loading models; {gb(node.reserved_bytes)} of at most {gb(node.ceiling_bytes)} "
-        "reserved"
+        f"loading models; {gb(node.reserved_bytes)} of at most "
+        f"{gb(replace(node, home=None).ceiling_bytes)} reserved"
     )
+    if node.home is None:
+        return of_memory
+    return f"{device_texts.rooms_text(node, node.home)}; memory of the machine: {of_memory}"
 
 
 def _facts(node: NodeCapacity, need: MemoryCost) -> dict[str, Any]:
@@ -351,6 +357,7 @@ def _facts(node: NodeCapacity, need: MemoryCost) -> dict[str, Any]:
         "context_tokens": need.context_tokens,
         **{name: getattr(node, name) for name in _TOLD},
         "memory_bytes": node.card.memory_bytes,
+        **({} if node.home is None else {"devices": device_texts.facts(node, node.home)}),
         "slots": node.card.slots,
         "shards": node.shards,
     }

@@ -115,6 +115,17 @@ class LayerCosts:
             by_card=self.by_card,
         )
 
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """Return the relative sizes of the layers and of the output layer, in order, as
+        llama-server divides them over GPUs. If there is no output projection, the embedding is used
+        for it, too; else the embedding counts with the first layer."""
+        steps = _steps(self.needs)
+        tied = ceil(self.embedding * self.overhead)
+        if not self.head or not steps:
+            return (*steps, tied)
+        return (steps[0] + tied, *steps[1:], ceil(self.head * self.overhead))
+
     def tensor_rank_cost(self, ranks: int, *, splits_kv: bool) -> MemoryCost:
         """Return the memory cost of one of `ranks` tensor-parallel ranks.
 

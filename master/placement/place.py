@@ -79,14 +79,14 @@ def placement_problem(
 
 def single_costs(
     spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
-) -> list[tuple[NodeId, int, float]]:
-    """Return (node, bytes of a whole instance, seconds to fetch its weights) for each node that
-    could hold it if all other instances were unloaded."""
+) -> list[tuple[NodeCapacity, int, float]]:
+    """Return (node with the model's home, bytes of a whole instance, seconds to fetch its weights)
+    for each node that could hold it if all other instances were unloaded."""
     problem = placement_problem(spec, nodes, sizing, links)
     if isinstance(problem, Refusal):
         return []
     return [
-        (copy.node.id, copy.costs.whole.total, copy.fetch_bytes / FETCHED_PER_S)
+        (copy.node, copy.costs.whole.total, copy.fetch_bytes / FETCHED_PER_S)
         for copy in problem.copies
         if copy.fits_whole(availability.room_ever) and copy.node.free_bytes is not None
     ]

@@ -151,6 +151,7 @@ def _rank(rank: PlacedRank) -> dict[str, Any]:
         "need_bytes": need.total,
         "reserved_bytes": rank.reserved_bytes,
         "usable_bytes": rank.usable_bytes,
+        "devices": [share.model_dump(mode="json") for share in rank.devices],
         "fetch_bytes": rank.fetch_bytes,
         "stage_ms": round(1000 * rank.read_s, 3),
         "arithmetic": cost_text(need),

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import pairwise, permutations
 from typing import Literal
 
+from bus.wire.accelerators import DeviceShare
 from bus.wire.cards import ModelCard
 from bus.wire.instances import Sharding
 from master.placement import memory_cost, pipeline_search
@@ -35,7 +36,8 @@ GROUP_ENGINE = "mlx-"
 @dataclass(frozen=True, slots=True)
 class PlacedRank:
     """One rank of a placement, with layers [first_layer, last_layer). Its memory in bytes: `need`
-    is the minimum; `usable_bytes` is its node's. `read_s` is its reading time for a token."""
+    is the minimum; `usable_bytes` is its node's; `devices` is the part of `reserved_bytes` on GPUs.
+    `read_s` is its reading time for a token."""
 
     rank: int
     copy: LocalCopy
@@ -45,6 +47,7 @@ class PlacedRank:
     reserved_bytes: int
     usable_bytes: int
     read_s: float
+    devices: tuple[DeviceShare, ...] = ()
 
     @property
     def fetch_bytes(self) -> int:
@@ -297,6 +300,7 @@ def _place_in_order(
             reserved_bytes=need.total + headroom,
             usable_bytes=usable,
             read_s=read_bytes * read_s_per_byte(copy.node, copy.backend),
+            devices=copy.node.shares(need.total + headroom),
         )
         ranks.append(rank)
     ranks.sort(key=lambda rank: rank.rank)

@@ -9,10 +9,11 @@ sufficient set is evicted, and no more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+from bus.wire.accelerators import DeviceShare
 from bus.wire.errors import Refusal
 from bus.wire.ids import NodeId
 from master.placement import (
@@ -57,7 +58,8 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class PoolChoice:
-    """Where a model goes, the bytes that it needs on each node, and the victims, cheapest first.
+    """Where a model goes, the bytes that it needs on each node, `devices`: how many of these are on
+    which GPU, and the victims, cheapest first.
     `placement` is set if it fits now; otherwise `refusal` says what is missing. `load_s`: the
     expected load time."""
 
@@ -67,6 +69,9 @@ class PoolChoice:
     refusal: Refusal | None = None
     cost_s: float = 0.0
     load_s: float = 0.0
+    devices: Mapping[NodeId, tuple[DeviceShare, ...]] = field(
+        default_factory=dict[NodeId, tuple[DeviceShare, ...]]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +218,12 @@ def _as_placed(placed: Placement) -> PoolChoice:
         alone_s = sum(rank.read_s for rank in placed.ranks)
         slower = placed.token_s / (alone_s or math.inf) - 1.0
         loss_s = GROUP_S + SPLIT_S * max(0.0, slower)
-    return PoolChoice(needs, placement=placed, cost_s=loss_s)
+    devices = {
+        rank.copy.node.id: rank.copy.node.shares(rank.need.total)
+        for rank in placed.ranks
+        if rank.devices
+    }
+    return PoolChoice(needs, placement=placed, cost_s=loss_s, devices=devices)
 
 
 def _singles(
@@ -224,13 +234,15 @@ def _singles(
     candidates: Sequence[Victim],
 ) -> list[PoolChoice]:
     choices: list[PoolChoice] = []
-    by_id = {node.id: node for node in nodes}
     leaving = [victim for victim in candidates if victim.yielding.ever]
     for node, need, fetch_s in single_costs(spec, nodes, sizing, links):
-        chosen = cheapest(by_id[node], need, leaving)
+        chosen = cheapest(node, need, leaving)
         if chosen is not None:
             cost_s = fetch_s + sum(victim.cost_s for victim in chosen)
-            choices.append(PoolChoice({node: need}, tuple(chosen), cost_s=cost_s))
+            devices = _devices(node, need, chosen)
+            choices.append(
+                PoolChoice({node.id: need}, tuple(chosen), cost_s=cost_s, devices=devices)
+            )
     return choices
 
 
@@ -239,17 +251,33 @@ def _group(
 ) -> list[PoolChoice]:
     by_id = {node.id: node for node in nodes}
     needs = {rank.copy.node.id: rank.need.total for rank in roomy.ranks}
+    homes = {rank.copy.node.id: rank.copy.node.home for rank in roomy.ranks}
     chosen: dict[str, Victim] = {}
     for node, need in needs.items():
         for_nothing = [victim for victim in leaving if victim.copy.instance.instance in chosen]
-        here = without(by_id[node], [victim.copy.instance for victim in for_nothing])
+        at_home = replace(by_id[node], home=homes[node])
+        here = without(at_home, [victim.copy.instance for victim in for_nothing])
         others = [victim for victim in leaving if victim.copy.instance.instance not in chosen]
         more = cheapest(here, need, others)
         if more is None:
             return []
         chosen |= {victim.copy.instance.instance: victim for victim in more}
     victims = tuple(sorted(chosen.values(), key=lambda victim: victim.cost_s))
-    return [PoolChoice(needs, victims, cost_s=sum(victim.cost_s for victim in victims))]
+    devices: dict[NodeId, tuple[DeviceShare, ...]] = {}
+    for node, need in needs.items():
+        devices |= _devices(replace(by_id[node], home=homes[node]), need, victims)
+    cost_s = sum(victim.cost_s for victim in victims)
+    return [PoolChoice(needs, victims, cost_s=cost_s, devices=devices)]
+
+
+def _devices(
+    node: NodeCapacity, need: int, victims: Iterable[Victim]
+) -> dict[NodeId, tuple[DeviceShare, ...]]:
+    """Return what a model takes of each GPU of its home once the victims are gone, by node; empty
+    for a model in the machine's memory."""
+    emptied = without(node, [victim.copy.instance for victim in victims])
+    shares = emptied.shares(need)
+    return {node.id: shares} if shares else {}
 
 
 def cheapest(

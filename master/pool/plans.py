@@ -100,7 +100,8 @@ class PoolPlan:
         victims = (victim.copy.instance for victim in self.choice.victims)
         leaving = tuple(victim for victim in victims if victim.instance in state.instances)
         slots = 0 if self.claim.kind == "lease" else 1
-        return Promise(self.claim.model, self.choice.needs, leaving, slots)
+        choice = self.choice
+        return Promise(self.claim.model, choice.needs, leaving, slots, choice.devices)
 
 
 @dataclass(slots=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from telemetry.hardware.cards import Card, DrmCards, Figures
+from bus.hardware.graphics_cards import Card
+from bus.hardware.sysfs import first_number, hwmons, labelled, number_of, text_of, value_of
+from telemetry.hardware.cards import DrmCards, Figures
 from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, scaled, watts_of
-from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, text_of, value_of
 
 CLOCK_NOW = re.compile(r":\s*(\d+)\s*MHz\s*\*", re.IGNORECASE)
 """Matches the line of `pp_dpm_sclk` that a star marks: the current clock."""

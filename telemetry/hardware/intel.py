@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from telemetry.hardware.cards import Card, DrmCards, Figures
+from bus.hardware.graphics_cards import Card
+from bus.hardware.sysfs import first_number, hwmons, labelled, number_of, value_of
+from telemetry.hardware.cards import DrmCards, Figures
 from telemetry.hardware.sensed import EnergyMeter, Sensed, celsius_of, scaled
-from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, value_of
 
 WHOLE = ("card", "pkg")
 """Labels of the sensors that measure a whole card, best first."""

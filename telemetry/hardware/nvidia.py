@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bus.hardware.graphics_cards import PCI_VENDORS, has_pci_display
 from bus.process.installation import command_to_add
 from bus.wire.accelerators import AcceleratorReading, UntoldFigures
-from telemetry.hardware.cards import PCI_VENDORS, has_pci_display
 from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, scaled, watts_of
 
 MODULE = "pynvml"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bus.hardware.sysfs import hwmons, labelled, number_of, text_of
 from bus.wire.accelerators import UntoldFigures
 from telemetry.hardware.sensed import EnergyMeter, Sensed, celsius_of, scaled
-from telemetry.hardware.sysfs import hwmons, labelled, number_of, text_of
 
 PACKAGES: tuple[tuple[str, str], ...] = (
     ("coretemp", "Package id"),

@@ -36,7 +36,8 @@ THINKING_WORDS = (
 )  # fmt: skip
 """A model whose template contains one of these words can think."""
 GGUF_BACKENDS = tuple(f"{LLAMA_TAG}{name}" for name in ("cpu", "cuda", "vulkan", "rocm", "metal"))
-"""Tags of the backends that run GGUF files; this version announces the first of them only."""
+"""Tags of the backends that run GGUF files. Nodes announce `cpu`, and `cuda` and `rocm` if their
+llama-server is built for the GPUs there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,9 @@ def gguf_card(
         keep_alive_s=notes.keep_alive_s,
         default_max_tokens=notes.default_max_tokens,
         thinking=thinks if notes.thinking_default is None else notes.thinking_default,
+        layer_bytes=facts.layer_bytes,
+        embedding_bytes=facts.embedding_bytes,
+        head_bytes=facts.head_bytes,
         layer_kv=facts.kv_bytes,
         unsplit_because=f"{ENGINE} runs a model on one node",
         compatible_backends=_gguf_backends(notes),

@@ -23,6 +23,10 @@ node bills the same (`master.placement.memory_cost`)."""
 MOST_LAYERS, MOST_WIDTH, MOST_CONTEXT = 4_096, 1 << 20, 1 << 28
 MOST_TEMPLATE_CHARACTERS = 1 << 20
 TOKENS, TEMPLATE = "tokenizer.ggml.tokens", "tokenizer.chat_template"
+EMBEDDING = "token_embd.weight"
+_EMBEDDING, _HEAD = -1, -2
+_BLOCK = re.compile(r"blk\.(\d{1,5})\.")
+"""The beginning of the name of a layer's tensor."""
 _ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PROJECTOR = (
     "a vision or audio projector",
@@ -50,7 +54,9 @@ _EMBEDDERS = frozenset({
 @dataclass(frozen=True, slots=True)
 class GgufFacts:
     """The facts of a language model. `kv_bytes` is the KV cache of each layer per token, in bytes.
-    `quantization` is the name that llama.cpp's tools use, such as Q4_K_M."""
+    `quantization` is the name that llama.cpp's tools use, such as Q4_K_M. `layer_bytes` are the
+    weights of each layer; the token embedding has `embedding_bytes`, all other tensors
+    `head_bytes`."""
 
     architecture: str
     layers: int
@@ -62,6 +68,9 @@ class GgufFacts:
     parameters: int
     weights_bytes: int
     template: str
+    layer_bytes: tuple[int, ...] = ()
+    embedding_bytes: int = 0
+    head_bytes: int = 0
 
 
 def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
@@ -80,6 +89,7 @@ def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
     template = metadata.get(TEMPLATE, "")
     if not isinstance(template, str) or len(template) > MOST_TEMPLATE_CHARACTERS:
         raise BadGguf(f"{TEMPLATE} is no text of at most {MOST_TEMPLATE_CHARACTERS:,} characters")
+    sizes = _sizes(header, layers)
     return GgufFacts(
         architecture=architecture,
         layers=layers,
@@ -89,9 +99,23 @@ def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
         kv_bytes=_kv_bytes(metadata, architecture, layers, width),
         quantization=_quantization(header),
         parameters=sum(tensor.count for tensor in header.tensors),
-        weights_bytes=sum(tensor.size_bytes for tensor in header.tensors),
+        weights_bytes=sum(sizes.values()),
         template=template,
+        layer_bytes=tuple(sizes[layer] for layer in range(layers)),
+        embedding_bytes=sizes[_EMBEDDING],
+        head_bytes=sizes[_HEAD],
     )
+
+
+def _sizes(header: GgufHeader, layers: int) -> Counter[int]:
+    """Return the bytes of the weights by layer, and those of the embedding and of the head."""
+    sizes = Counter[int]()
+    for tensor in header.tensors:
+        block = _BLOCK.match(tensor.name)
+        layer = int(block[1]) if block else layers
+        edge = _EMBEDDING if tensor.name == EMBEDDING else _HEAD
+        sizes[layer if layer < layers else edge] += tensor.size_bytes
+    return sizes
 
 
 def _check_kind(metadata: Mapping[str, Value], architecture: str, files: int) -> None:

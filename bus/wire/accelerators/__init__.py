@@ -1,8 +1,17 @@
-"""Sensor readings of a node's accelerators and processor, as messages.
+"""The GPUs of a node's card, and sensor readings of a node's accelerators and processor, as
+messages.
 
 Pure: this package contains only messages.
 """
 
+from bus.wire.accelerators.devices import (
+    Device,
+    DeviceKey,
+    DeviceShare,
+    bytes_on,
+    device_title,
+    shares_memory,
+)
 from bus.wire.accelerators.messages import (
     VENDORS,
     AcceleratorReading,
@@ -11,4 +20,16 @@ from bus.wire.accelerators.messages import (
     Vendor,
 )
 
-__all__ = ["VENDORS", "AcceleratorReading", "HardwareReading", "UntoldFigures", "Vendor"]
+__all__ = [
+    "VENDORS",
+    "AcceleratorReading",
+    "Device",
+    "DeviceKey",
+    "DeviceShare",
+    "HardwareReading",
+    "UntoldFigures",
+    "Vendor",
+    "bytes_on",
+    "device_title",
+    "shares_memory",
+]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from bus.wire.accelerators import DeviceShare
 from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
 from bus.wire.instances import Phase, RankSeat
 from bus.wire.kv import KvKind
@@ -152,8 +153,8 @@ class RunnerSpec(Message):
     part of the KV cache that grows with the tokens. `quantizes`: make the new `model`, in the
     folder `into` that has all models, from the model in `path`. `metal_fast_synch` is set for MLX
     before it is imported. `adapters`: those to load with the model; None: all beside it. The
-    parsers are those of the card; empty: as the model's chat template says. Times in seconds, sizes
-    in bytes.
+    parsers are those of the card; empty: as the model's chat template says. `devices`: the part of
+    `memory_limit_bytes` that is on GPUs. Times in seconds, sizes in bytes.
     """
 
     kind: Literal["runner_spec"] = "runner_spec"
@@ -189,6 +190,7 @@ class RunnerSpec(Message):
     tool_parser: str = ""
     reasoning_parser: str = ""
     special_tokens_in_messages: bool = False
+    devices: tuple[DeviceShare, ...] = ()
 
 
 class SlotHello(Message):

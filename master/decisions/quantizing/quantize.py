@@ -20,7 +20,7 @@ from bus.wire.instances import Instance, Shard
 from bus.wire.messages.commands import QuantizeModel
 from bus.wire.messages.events import EventBody, InstancePlaced, InstanceRemoved
 from bus.wire.messages.weights import DISK_MARGIN_BYTES, Bits, GroupSize
-from master.placement import FIXED_BYTES, NodeCapacity, gb, resolve_backend
+from master.placement import FIXED_BYTES, NodeCapacity, at_home, gb, resolve_backend
 
 FILE_BYTES = 1 << 30
 """The largest size of a file of weights, before its last tensor is added. A file is written in one
@@ -90,7 +90,11 @@ def _having(
 ) -> list[tuple[NodeCapacity, ModelCard]] | Refusal:
     """Return the available nodes that have the whole model, each with its card."""
     source, wanted = command.quantizing.source, command.node
-    holders = [(node, card) for node in nodes if (card := node.card_of(source)) is not None]
+    holders = [
+        (at_home(node, _backend(node, card)), card)
+        for node in nodes
+        if (card := node.card_of(source)) is not None
+    ]
     if not holders:
         seat = [node.name for node in nodes if node.partial_of(source)]
         part = f" ({', '.join(seat)} has only a part)" if seat else ""
@@ -172,14 +176,16 @@ def _instance(
     command: QuantizeModel, node: NodeCapacity, card: ModelCard, fresh: InstanceId
 ) -> Instance:
     order = command.quantizing
-    backend = resolve_backend(card, node.card.backends) or ""
+    backend = _backend(node, card)
+    need = memory_bytes(card, made_bytes(card, order.bits, order.group_size))
     shard = Shard(
         rank=0,
         node=node.id,
         first_layer=0,
         last_layer=card.layers,
-        bytes_reserved=memory_bytes(card, made_bytes(card, order.bits, order.group_size)),
+        bytes_reserved=need,
         backend=backend,
+        devices=node.shares(need),
     )
     return Instance(
         instance=fresh,
@@ -190,3 +196,7 @@ def _instance(
         keep_alive_s=-1.0,
         quantizes=order,
     )
+
+
+def _backend(node: NodeCapacity, card: ModelCard) -> str:
+    return resolve_backend(card, node.card.backends) or ""
