@@ -38,6 +38,9 @@ THRASHING_CHECK = "MLX_ENABLE_CACHE_THRASHING_CHECK"
 """With this environment variable, MLX raises in the middle of a step if shapes change more often
 than its CUDA caches allow. We turn it off, because a slow runner is better than a dead one. A value
 exported by the user is kept."""
+GPU_ORDER = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+"""With this environment variable, CUDA counts GPUs as the node's card does, so that MLX's first GPU
+is the one on which its memory was reserved. A value exported by the user is kept."""
 SELFTEST_BYTES = 2 << 30
 """Memory limit of an engine that is measured; the measured models need a tenth of it."""
 
@@ -162,6 +165,7 @@ def main() -> int:
     settings = load_settings()
     sys.setswitchinterval(SWITCH_S)
     os.environ.setdefault(THRASHING_CHECK, "0")
+    os.environ.setdefault(*GPU_ORDER)
     shares = sys.platform.startswith("linux") and settings.runner.blas_threads == "auto"
     busy_runners = settings.paths.busy_runners if shares else None
     load = partial(load_engine, busy_runners=busy_runners)

@@ -78,7 +78,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         store=StoreSettings(
             settings.paths.models, settings.store_bytes, settings.store, settings.offline
         ),
-        has_llama_server=bool(llama_server(settings.runner.llama_server)),
+        llama_server=llama_server(settings.runner.llama_server),
         spare=runner.spare,
         launched_by=os.environ.get(LAUNCHED_BY, ""),
         measure_again=MEASURE_AGAIN if sys.platform == "linux" else (),

@@ -29,6 +29,7 @@ from worker.eviction import Evictions, Near, StoreSettings
 from worker.looks import STUCK_S, Looked, Looks
 from worker.machine.awake import KeepAwake
 from worker.machine.blas_repeats import BlasRepeats
+from worker.machine.devices import DeviceWatch
 from worker.machine.node_card import free_bytes, machine_facts
 from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import RankAddresses
@@ -75,7 +76,7 @@ class WorkerSettings:
     pulls: PullSettings
     store: StoreSettings
     launched_by: str = ""
-    has_llama_server: bool = False
+    llama_server: tuple[str, ...] = ()
     spare: bool = False
     group_connect_s: float = 20.0
     timing: SlotTiming = USUAL
@@ -102,6 +103,7 @@ class Worker:
         self._settings = settings
         times = settings.weights.hashes / LOAD_TIMES_FILE
         self._notes = SlotNotes(times, settings.weights.models, client.log)
+        self._devices = DeviceWatch(settings.llama_server)
         self._models = LocalModels(
             weights,
             settings.weights.models,
@@ -115,9 +117,8 @@ class Worker:
         self._rdma = RdmaWatch(client)
         self._awake = KeepAwake(client.log)
         self._repeats = BlasRepeats(settings.runner_variables, settings.measure_again, client.log)
-        self._announced: tuple[object, ...] = ()
-        self._announced_at = -CARD_S
-        self._passed_over: frozenset[PassedOver] = frozenset()
+        self._announced: tuple[tuple[object, ...], float] = ((), -CARD_S)
+        self._passed_over: tuple[PassedOver, ...] = ()
         self._last_used = LastUsed(settings.weights.hashes.with_name("models-used.json"))
         self._used = self._last_used.read()
         self._seated = False
@@ -152,6 +153,7 @@ class Worker:
         self._link.close()
         self._slots.close()
         self._looks.close()
+        self._devices.close()
         self._pulls.close()
         self._searches.close()
         self._verifications.close()
@@ -245,23 +247,35 @@ class Worker:
         self._looks.begin(now, came, self._used)
 
     def _saw(self, looked: Looked) -> None:
-        """Apply the result of a scan; announce the node's models if they changed, or if it is
-        time."""
+        """Apply the result of a scan, and announce the node."""
         self._models.take(looked.seen)
-        passed_over = self._say_passed_over()
-        addresses = self._downloads.addresses
+        self._say_passed_over()
         self._downloads.looked(self._models, looked.came)
         self._pulls.looked(looked.came)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Announce the node if its models or its GPUs changed, or if it is time."""
+        addresses, passed_over = self._downloads.addresses, self._passed_over
         now, ports, devices = self._reactor.now(), self._rdma.ports, self._rdma.devices
         models = tuple(self._with_use(card) for card in self._models.cards.values())
         parts, count = tuple(self._models.parts.values()), len(self._models.passed_over)
         cannot_run = self._slots.ability.why_not(now)
-        announced = (models, parts, addresses, ports, devices, passed_over, count, cannot_run)
-        if announced == self._announced and now - self._announced_at < CARD_S:
+        gpus, tags = self._devices.devices, self._devices.tags
+        announced = (
+            *(models, parts, addresses, ports, devices, passed_over, count, cannot_run),
+            *(gpus, tags),
+        )
+        if announced == self._announced[0] and now - self._announced[1] < CARD_S:
             return
-        self._announced, self._announced_at = announced, now
+        self._announced = (announced, now)
         settings, node = self._settings, self.client.speaker.node
-        facts = machine_facts(settings.memory_bytes, has_llama_server=settings.has_llama_server)
+        facts = machine_facts(
+            settings.memory_bytes,
+            has_llama_server=bool(settings.llama_server),
+            devices=gpus,
+            llama_tags=tags,
+        )
         facts["backends"] = (*facts["backends"], *tags_of(models))
         facts["cannot_run"] = cannot_run or facts["cannot_run"]
         card = NodeCard(
@@ -285,20 +299,20 @@ class Worker:
         at_s = self._used.get(card.model, 0)
         return card.model_copy(update={"last_used_at_s": at_s}) if at_s else card
 
-    def _say_passed_over(self) -> tuple[PassedOver, ...]:
-        """Log each model or file on the disk that is not listed, once, and return the notices to
+    def _say_passed_over(self) -> None:
+        """Log each model or file on the disk that is not listed, once, and store the notices to
         announce."""
+        before = frozenset(self._passed_over)
         notices = first_of(self._models.passed_over, MOST_PASSED_OVER, PASSED_OVER_CHARACTERS)
         for notice in notices:
-            if notice not in self._passed_over and notice.reason not in UNLOGGED:
+            if notice not in before and notice.reason not in UNLOGGED:
                 text = (
                     "a model is listed, but part of it is not used"
                     if notice.taken
                     else "not listed as a model"
                 )
                 self._log.warning(text, path=notice.path, why=notice.why, remedy=notice.remedy)
-        self._passed_over = frozenset(notices)
-        return notices
+        self._passed_over = notices
 
     def _heard_use(self, _topic: str, envelope: Envelope) -> None:
         reading = envelope.message
@@ -321,6 +335,7 @@ class Worker:
     def _tick(self) -> None:
         now = self._reactor.now()
         self._slots.tick(now)
+        self._look_at_devices()
         living = (slot.hello for slot in self.table.slots.values() if slot.life != "free")
         hellos = [hello for hello in living if hello is not None]
         self._awake.look(hellos, now)
@@ -334,9 +349,16 @@ class Worker:
         self._look(now)
         self._slots.reconcile()
 
+    def _look_at_devices(self) -> None:
+        """Measure the GPUs at once if a runner has started or ended, and announce what changed."""
+        self._devices.hurry_after(tuple(slot.life for slot in self.table.slots.values()))
+        if (self._devices.devices, self._devices.tags) != self._announced[0][-2:]:
+            self._announce()
+
     def _inventory(self, settled: bool, now: float) -> NodeInventory:
+        node = self.client.speaker.node
         return NodeInventory(
-            node=self.client.speaker.node,
+            node=node,
             settled=settled,
             free_bytes=self._free_bytes(now),
             paths=frozenset(self._models.cards),
@@ -346,6 +368,12 @@ class Worker:
             elsewhere=self._downloads.elsewhere(now),
             timing=self._settings.timing,
             spare=self._settings.spare,
+            devices=self._devices.devices,
+            on_devices=frozenset(
+                instance.instance
+                for instance in self.client.state.instances.values()
+                if any(shard.devices and shard.node == node for shard in instance.shards)
+            ),
         )
 
     def _free_bytes(self, now: float) -> int:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bus.process.memory import resident_bytes
-from runner.llama.launch import LEAST_BUILD, Launch, environment
+from runner.llama.launch import LEAST_BUILD, Launch
 from runner.llama.wire import LlamaTrouble
 
 BECOME = (
@@ -77,7 +77,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=environment(os.environ),
+            env=launch.environment(os.environ),
             start_new_session=True,
         )
         self._output = threading.Thread(target=self._drain, name="llama-output", daemon=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bus.models.gguf import FIXED_BYTES, OVERHEAD, GgufFacts
+from bus.wire.accelerators import DeviceShare, Vendor, bytes_on
 from bus.wire.messages.control import RunnerSpec
 
 LEAST_BUILD, LEAST_NUMBERED = 7_500, 1_000
@@ -22,11 +23,20 @@ BATCH_TOKENS = 512
 batch."""
 FOREIGN = ("LLAMA_", "GGML_", "LD_PRELOAD", "HF_")
 """Beginnings of environment variables that would change what llama-server does."""
+NAMES: Mapping[Vendor, str] = {"nvidia": "CUDA", "amd": "ROCm"}
+"""llama-server's names of GPUs, before their number."""
+VISIBLE: Mapping[Vendor, str] = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
+"""The variables that tell a program which GPUs it may use."""
+ORDER, BY_ADDRESS = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
+MAPS_MEMORY = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"
+"""With this variable, llama-server also allocates memory of the machine for the GPU of an APU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A model to serve. `cells`: the tokens of the KV cache; `rows`: the most rows at a time."""
+    """A model to serve. `cells`: the tokens of the KV cache; `rows`: the most rows at a time.
+    `devices`: the GPUs that hold the model, in index order; empty: it is computed by the processor.
+    `spills`: part of it is in the memory of the machine, which the GPU of an APU maps."""
 
     file: Path
     socket: Path
@@ -34,6 +44,8 @@ class Launch:
     cells: int
     threads: int
     facts: GgufFacts
+    devices: tuple[DeviceShare, ...] = ()
+    spills: bool = False
 
     def command(self, program: Sequence[str]) -> list[str]:
         """Return the command line of llama-server, which `program` starts."""
@@ -45,8 +57,7 @@ class Launch:
             *("--ctx-size", str(self.cells)),
             *("--batch-size", str(BATCH_TOKENS)),
             *("--threads", str(self.threads)),
-            *("--device", "none"),
-            *("--gpu-layers", "0"),
+            *self._placed(),
             *("--cache-ram", "0"),
             *("--fit", "off"),
             *("--poll", "0"),
@@ -58,6 +69,28 @@ class Launch:
             "--offline",
         ]
 
+    def _placed(self) -> list[str]:
+        """Return the options that say where the layers are. llama-server counts the visible GPUs
+        from 0, and divides the layers, with the output layer, by the numbers of the tensor
+        split."""
+        if not self.devices:
+            return ["--device", "none", "--gpu-layers", "0"]
+        names = [f"{NAMES[share.vendor]}{count}" for count, share in enumerate(self.devices)]
+        options = ["--device", ",".join(names), "--gpu-layers", str(self.facts.layers + 1)]
+        if len(names) == 1:
+            return [*options, "--split-mode", "none"]
+        split = ",".join(str(share.layers) for share in self.devices)
+        return [*options, "--split-mode", "layer", "--tensor-split", split]
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of llama-server, from that of the runner."""
+        others = {name: value for name, value in variables.items() if not name.startswith(FOREIGN)}
+        if not self.devices:
+            return others
+        indices = ",".join(str(share.index) for share in self.devices)
+        named = {ORDER: BY_ADDRESS, VISIBLE[self.devices[0].vendor]: indices}
+        return {**others, **named, **({MAPS_MEMORY: "1"} if self.spills else {})}
+
 
 def launch_of(spec: RunnerSpec, file: Path, facts: GgufFacts, socket: Path, cores: int) -> Launch:
     """Return how to serve the model in `file` within the memory that `spec` reserves. There is at
@@ -67,9 +100,8 @@ def launch_of(spec: RunnerSpec, file: Path, facts: GgufFacts, socket: Path, core
     free = spec.memory_limit_bytes - int(OVERHEAD * facts.weights_bytes) - FIXED_BYTES
     rows = min(spec.max_rows, MOST_ROWS)
     cells = max(context, min(free // kv, rows * context))
-    return Launch(file, socket, rows, cells, max(1, cores - 1), facts)
-
-
-def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of llama-server, from that of the runner."""
-    return {name: value for name, value in variables.items() if not name.startswith(FOREIGN)}
+    is_whole = all(not share.layers for share in spec.devices)
+    beside = spec.memory_limit_bytes - bytes_on(spec.devices)
+    spills = bool(spec.devices) and is_whole and beside > FIXED_BYTES
+    threads = max(1, cores - 1)
+    return Launch(file, socket, rows, cells, threads, facts, spec.devices, spills)

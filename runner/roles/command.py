@@ -61,6 +61,12 @@ class CommandRole(ServingRole):
             raise EngineTrouble(str(error)) from error
         if engine is None:
             raise EngineTrouble(f"engines.toml has no engine {self._spec.model} any more")
+        reserved = {share.index for share in self._spec.devices}
+        if reserved and reserved != set(engine.gpus):
+            raise EngineTrouble(
+                f"engines.toml names the GPUs {sorted(engine.gpus)} for {self._spec.model}, but "
+                f"{sorted(reserved)} are reserved; load it again"
+            )
         return engine
 
     def _loaded(self) -> None:

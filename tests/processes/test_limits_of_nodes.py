@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.nodes import MODEL, Node, answered, eventually, running_node
 
-GPU_MIB = 81_559
+GPU_MIB, FREE_MIB = 81_559, 80_000
 
 
 def _listed(node: Node) -> dict[str, Any]:
@@ -54,7 +54,8 @@ def test_a_cancelled_stream_does_not_say_that_a_limit_was_reached(node: Node) ->
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node with room for no model, and a tool of NVIDIA's that tells of one GPU."""
     tool = tmp_path_factory.mktemp("tools") / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\necho {GPU_MIB}\n")
+    row = f"0, GPU-1, 00000000:01:00.0, NVIDIA H100, 550.54.14, {GPU_MIB}, {FREE_MIB}"
+    tool.write_text(f'#!/bin/sh\ncase "$1" in *index*) echo "{row}";; *) echo {GPU_MIB};; esac\n')
     tool.chmod(0o755)
     path = f"{tool.parent}:{os.environ['PATH']}"
     with running_node(PATH=path, SHOAL_MEMORY_BYTES="10000000", SHOAL_PRELOAD="") as made:
@@ -83,9 +84,14 @@ def test_every_status_has_its_name(small: Node) -> None:
 
 
 def test_a_nodes_card_tells_of_its_gpu(small: Node) -> None:
-    (card,) = eventually(
-        lambda: small.http.get("/state").json()["telemetry"]["cards"], 30, "a card is heard"
+    (card,) = answered(
+        lambda: small.http.get("/state").json()["telemetry"]["cards"],
+        lambda cards: bool(cards and cards[0]["devices"]),
+        "a card with its GPUs is heard",
     )
+    (device,) = card["devices"]
+    assert (device["name"], device["driver"]) == ("NVIDIA H100", "550.54.14")
+    assert (device["total_bytes"], device["free_bytes"]) == (GPU_MIB << 20, FREE_MIB << 20)
     assert card["vram_bytes"] == GPU_MIB << 20, card["vram_bytes"]
     mlx = [backend for backend in card["backends"] if backend.startswith("mlx")]
     assert mlx == ["mlx-cpu"], "MLX without CUDA computes on the processor"

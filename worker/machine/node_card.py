@@ -17,6 +17,7 @@ from bus.models.gguf import LLAMA_TAG
 from bus.process.installation import command_to_add, running_code
 from bus.process.interfaces import addresses_up
 from bus.process.tools import asked
+from bus.wire.accelerators import Device
 from bus.wire.topology import NodeAddress
 from worker.machine import gpu
 
@@ -35,16 +36,28 @@ def memory_bytes(limit_bytes: int) -> int:
     return min(total, limit_bytes) if limit_bytes else total
 
 
-def machine_facts(limit_bytes: int, *, has_llama_server: bool = False) -> dict[str, Any]:
+def machine_facts(
+    limit_bytes: int,
+    *,
+    has_llama_server: bool = False,
+    devices: tuple[Device, ...] = (),
+    llama_tags: tuple[str, ...] = (),
+) -> dict[str, Any]:
     """Return this node's card entries about its machine and its software, by field. `limit_bytes`
     is the most memory that shoal may use; 0: all of the machine's. With llama-server, this node
-    also runs GGUF models, on its processor."""
+    also runs GGUF models: on its processor, and on GPUs by `llama_tags`. `devices`: its GPUs; a
+    Mac's is added."""
     version, _, tree = running_code().partition("/")
     return {
         "platform": f"{sys.platform}-{platform.machine()}",
         "cores": psutil.cpu_count() or 1,
         "memory_bytes": memory_bytes(limit_bytes),
-        "backends": (*gpu.backends(), *((f"{LLAMA_TAG}cpu",) if has_llama_server else ())),
+        "backends": (
+            *gpu.backends(),
+            *(llama_tags if has_llama_server else ()),
+            *((f"{LLAMA_TAG}cpu",) if has_llama_server else ()),
+        ),
+        "devices": (*apple_devices(gpu.has_metal()), *devices),
         "cannot_run": cannot_run(gpu.missing()),
         "mlx_version": _version("mlx"),
         "shoal_version": version,
@@ -58,6 +71,23 @@ def machine_facts(limit_bytes: int, *, has_llama_server: bool = False) -> dict[s
         "python_version": platform.python_version(),
         "mlx_lm_version": _version("mlx-lm"),
     }
+
+
+def apple_devices(has_metal: bool) -> tuple[Device, ...]:
+    """Return the GPU of a Mac with Apple's chip, which uses the memory of the machine."""
+    if not has_metal:
+        return ()
+    total = gpu.working_set_bytes()
+    return (
+        Device(
+            vendor="apple",
+            index=0,
+            name=chip(),
+            driver=os_version(),
+            total_bytes=total,
+            unified=True,
+        ),
+    )
 
 
 def cannot_run(missing: str) -> str:

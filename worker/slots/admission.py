@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bus.wire.accelerators import Device, device_title
 from bus.wire.cards import PartialModel
 from bus.wire.errors import Refusal
-from bus.wire.ids import ModelId, NodeId
+from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
 from worker.models.layer_bytes import part_wanted
 from worker.slots.actions import FetchModel
@@ -85,7 +86,8 @@ class NodeInventory:
     `free_bytes` is measured now; None if that is impossible (then no rank is refused for lack of
     memory). `paths` are the complete models on this disk, `parts` the partial ones, `elsewhere` the
     weights on other nodes. `settled`: the inventory is complete. `spare`: keep one runner started
-    that belongs to no instance.
+    that belongs to no instance. `devices`: the GPUs, with their free memory. `on_devices`: the
+    instances whose rank on this node is in the memory of GPUs.
     """
 
     node: NodeId
@@ -98,6 +100,8 @@ class NodeInventory:
     elsewhere: WeightsElsewhere = NOTHING_ELSEWHERE
     timing: SlotTiming = USUAL
     spare: bool = False
+    devices: tuple[Device, ...] = ()
+    on_devices: frozenset[InstanceId] = frozenset()
 
     def has(self, instance: Instance, shard: Shard) -> bool:
         """Return whether the weights that a rank needs are on this disk."""
@@ -140,27 +144,58 @@ def admitted(
 def crowded(
     instance: Instance, shard: Shard, table: SlotTable, here: NodeInventory
 ) -> Refusal | None:
-    """Return why free memory is too small; None if it is enough."""
-    if here.free_bytes is None:
-        return None
-    coming = sum(_still_coming(slot) for slot in table.slots.values())
+    """Return why free memory, of this machine or of a GPU, is too small; None if it is enough."""
+    if (refusal := crowded_device(instance, shard, here)) is not None or here.free_bytes is None:
+        return refusal
+    coming = sum(_still_coming(slot, here) for slot in table.slots.values())
     free = here.free_bytes - coming
-    if shard.bytes_reserved <= free * TOLERANCE:
+    if shard.memory_bytes <= free * TOLERANCE:
         return None
     return Refusal(
         reason="insufficient_memory",
         message=(
-            f"{instance.model} was placed here with {shard.bytes_reserved / 1e9:.2f} "
+            f"{instance.model} was placed here with {shard.memory_bytes / 1e9:.2f} "
             f"GB reserved, but only {max(free, 0) / 1e9:.2f} GB are free now (a "
             "shortage of 10 % is tolerated)"
         ),
         retry_after_s=ROOM_RETRY_S,
         facts={
-            "reserved_bytes": shard.bytes_reserved,
+            "reserved_bytes": shard.memory_bytes,
             "free_bytes": here.free_bytes,
             "loading_bytes": coming,
         },
     )
+
+
+def crowded_device(instance: Instance, shard: Shard, here: NodeInventory) -> Refusal | None:
+    """Return which GPU has less free memory than the rank reserves there, or is gone; None if all
+    have enough. Memory that is not measured counts as enough."""
+    by_key = {device.key: device for device in here.devices}
+    for share in shard.devices:
+        device = by_key.get(share.key)
+        free = None if device is None else device.free_bytes
+        if device is not None and (free is None or share.bytes_reserved <= free * TOLERANCE):
+            continue
+        title = device_title(share.key)
+        have = (
+            f"only {free / 1e9:.2f} GB are free there now (a shortage of 10 % is tolerated)"
+            if free is not None
+            else "the driver no longer lists this GPU; run `shoal doctor` there"
+        )
+        return Refusal(
+            reason="insufficient_memory",
+            message=(
+                f"{instance.model} was placed here with {share.bytes_reserved / 1e9:.2f} GB on "
+                f"{title}, but {have}"
+            ),
+            retry_after_s=ROOM_RETRY_S,
+            facts={
+                "device": title,
+                "reserved_bytes": share.bytes_reserved,
+                "free_bytes": free,
+            },
+        )
+    return None
 
 
 def supplied(
@@ -195,9 +230,11 @@ def vanished(instance: Instance, shard: Shard, here: NodeInventory) -> Refusal |
     return Refusal(reason="unknown_model", message=text)
 
 
-def _still_coming(slot: Slot) -> int:
-    """Return the bytes of weights that the slot's runner is loading and that are not in memory
-    yet."""
+def _still_coming(slot: Slot, here: NodeInventory) -> int:
+    """Return the bytes of weights that the slot's runner is loading into this machine's memory and
+    that are not there yet."""
     if slot.life != "loading" or slot.hello is None:
+        return 0
+    if slot.task is not None and slot.task.instance in here.on_devices:
         return 0
     return max(0, slot.hello.total_bytes - slot.hello.done_bytes)

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from bus.wire.ids import InstanceId, NodeId
+from bus.wire.accelerators import Device, DeviceShare
+from bus.wire.ids import Boot, InstanceId, NodeId
 from bus.wire.instances import Instance, Shard
+from bus.wire.messages.control import SlotHello
 from worker.slots.actions import Task
 from worker.slots.admission import USUAL, NodeInventory, admitted
 from worker.slots.table import Life, Slot, SlotTable
@@ -65,3 +67,45 @@ def test_a_silent_runner_of_any_life_is_looked_into_well_before_it_is_ended(life
 @pytest.mark.parametrize("life", ["free", "stopping", "killed"])
 def test_a_slot_that_is_told_to_go_is_not_looked_into(life: Life) -> None:
     assert not USUAL.is_suspect(life, 3600.0)
+
+
+def on_gpus(*reserved: int) -> Shard:
+    """The rank, with these bytes on GPU 0, 1, ..., and 100 bytes of the machine's memory."""
+    shares = tuple(
+        DeviceShare(vendor="nvidia", index=index, bytes_reserved=bytes_)
+        for index, bytes_ in enumerate(reserved)
+    )
+    return SHARD.model_copy(update={"bytes_reserved": sum(reserved) + 100, "devices": shares})
+
+
+def with_free(*free: int | None, memory: int = 100) -> NodeInventory:
+    devices = tuple(
+        Device(vendor="nvidia", index=index, total_bytes=9_000, free_bytes=bytes_)
+        for index, bytes_ in enumerate(free)
+    )
+    return replace(ROOMY, free_bytes=memory, devices=devices)
+
+
+def test_a_rank_on_gpus_needs_their_memory_and_little_of_the_machines() -> None:
+    shard = on_gpus(5_000, 2_000)
+    assert admitted(INSTANCE, shard, beside("ready"), with_free(5_000, 2_000)) is None
+    assert admitted(INSTANCE, shard, beside("ready"), with_free(4_600, None)) is None, "a tenth"
+    short = admitted(INSTANCE, shard, beside("ready"), with_free(5_000, 1_000))
+    assert short and not isinstance(short, list)
+    assert "on NVIDIA GPU 1, but only 0.00 GB are free there" in short.message
+    assert short.facts == {"device": "NVIDIA GPU 1", "reserved_bytes": 2_000, "free_bytes": 1_000}
+    gone = admitted(INSTANCE, shard, beside("ready"), with_free(5_000))
+    assert gone and not isinstance(gone, list) and "no longer lists this GPU" in gone.message
+    assert admitted(INSTANCE, shard, beside("ready"), with_free(5_000, 2_000, memory=50))
+
+
+def test_weights_that_are_on_their_way_to_a_gpu_take_no_memory_of_the_machine() -> None:
+    hello = SlotHello(
+        slot="01", boot=Boot("b"), pid=7, phase="loading", total_bytes=9_000,
+        protocol_min=1, protocol_max=1,
+    )  # fmt: skip
+    other = Slot("01", life="loading", pid=7, task=Task(InstanceId("old"), 1, 0), hello=hello)
+    table = SlotTable({"00": Slot("00"), "01": other})
+    assert admitted(INSTANCE, SHARD, table, ROOMY) is not None
+    there = replace(ROOMY, on_devices=frozenset({InstanceId("old")}))
+    assert admitted(INSTANCE, SHARD, table, there) is None

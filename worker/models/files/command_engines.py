@@ -54,7 +54,8 @@ class CommandEngines:
         self, models: Mapping[ModelId, ModelCard], measured: Mapping[ModelId, int]
     ) -> EnginesLook:
         """Return the programs as models. A name of one of `models`, which have files, is taken.
-        `measured` is the memory of programs that were loaded before, in bytes."""
+        `measured` is the memory of programs that were loaded before, in bytes; it does not count
+        for a program on GPUs, whose memory there shoal does not measure."""
         if self._file is None:
             return EnginesLook()
         self._read(self._file)
@@ -68,7 +69,7 @@ class CommandEngines:
                 unfit = engine_name_taken(models[model].path)
                 notices.append(notice_of(name, str(self._file), unfit))
             else:
-                size = memory_of(engine, measured.get(model, 0))
+                size = memory_of(engine, 0 if engine.gpus else measured.get(model, 0))
                 cards.append(engine_card(model, engine, size, str(self._file), self._written_at_s))
         return EnginesLook(tuple(cards), tuple(notices))
 
@@ -127,6 +128,7 @@ def engine_card(
         compatible_backends=(f"{COMMAND_TAG}{model}",),
         origin="engine",
         memory_bytes=memory_bytes,
+        gpus=tuple(sorted(set(engine.gpus))),
         kv_full_because="a program of engines.toml has its own KV cache",
     )
 

@@ -20,6 +20,7 @@ from gateway.cli.node.measured_links import (
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output import sensors
 from gateway.cli.output.amounts import size, span
+from gateway.cli.output.devices import device_text
 from gateway.cli.output.errors import USAGE, CliError
 
 
@@ -56,6 +57,9 @@ def nodes(
         "models",
     )
     output.table(columns, [_row(state, row) for row in rows])
+    for card in state.cards:
+        for device in card.devices:
+            output.note(f"{card.name}: {device_text(device)}")
     refused = {row["why"]: row["name"] or row["node"] for row in rows if row["link"] == "refused"}
     for why, name in refused.items():
         output.say(f"{name} is not in this cluster: {why}")
@@ -128,6 +132,7 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
         "health": health.status if health else "unknown",
         "message": health.message if health else "",
         "memory_bytes": card.memory_bytes if card else 0,
+        "devices": [device.model_dump(mode="json") for device in (card.devices if card else ())],
         "hardware": sensed and sensed.model_dump(mode="json", exclude={"kind", "node"}),
         "ranks": len(ranks),
         "models": _models(card),

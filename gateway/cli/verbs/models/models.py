@@ -15,6 +15,7 @@ from bus.wire.messages.derived import DerivedModel
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import number, size, span
+from gateway.cli.output.devices import shares_text
 from gateway.cli.verbs.models.instances import ModelName
 from gateway.cli.verbs.models.setting_rows import rows as settings_rows
 from gateway.cli.verbs.store.storage import show_stores
@@ -127,6 +128,12 @@ def show(invocation: Invocation, model: ModelName) -> None:
         if instance.status == "failed"
         else ("loaded", f"{instance.instance} ({instance.status})")
         for instance in loaded
+    ]
+    rows += [
+        ("on GPUs", f"{instance.instance}: {shares_text(shard.devices)}")
+        for instance in loaded
+        for shard in instance.shards
+        if shard.devices and instance.status != "failed"
     ]
     rows += [
         (_word(entry), f"{entry.path} on {node}: {entry.why}; {entry.remedy}")

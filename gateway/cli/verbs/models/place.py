@@ -7,10 +7,12 @@ from urllib.parse import urlencode
 
 import typer
 
+from bus.wire.accelerators import DeviceShare
 from bus.wire.instances import Instance
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import without_none
 from gateway.cli.output.amounts import size
+from gateway.cli.output.devices import shares_text
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import (
@@ -73,6 +75,9 @@ def place(
     output.document({**instance.model_dump(mode="json"), "status": "ready"})
     output.say(f"{instance.model} is ready ({instance.instance})")
     output.table(("rank", "node", "layers", ">memory"), _rank_rows(instance, api.state().names))
+    for shard in instance.shards:
+        if shard.devices:
+            output.note(f"rank {shard.rank}: {shares_text(shard.devices)}")
 
 
 def parse_layers(text: str) -> dict[str, int]:
@@ -130,7 +135,9 @@ def _row(preview: dict[str, Any]) -> tuple[Any, ...]:
 def _seat(rank: dict[str, Any]) -> str:
     layers = f"{rank['first_layer']}-{rank['last_layer'] - 1}"
     room = f"{size(rank['need_bytes'])} of {size(rank['usable_bytes'])}"
-    return f"{rank['name']} {layers} ({room})"
+    shares = [DeviceShare.model_validate(share) for share in rank.get("devices", ())]
+    on = f" on {shares_text(shares)}" if shares else ""
+    return f"{rank['name']} {layers} ({room}){on}"
 
 
 def _show_plan(output: Output, plan: dict[str, Any]) -> None:
@@ -146,6 +153,10 @@ def _show_plan(output: Output, plan: dict[str, Any]) -> None:
         for rank in plan.get("ranks", ())
     ]
     output.table(("rank", "node", "layers", ">needs", ">of", ">ms a token"), rows)
+    for rank in plan.get("ranks", ()):
+        if rank.get("devices"):
+            shares = [DeviceShare.model_validate(share) for share in rank["devices"]]
+            output.note(f"rank {rank['rank']} on {rank['name']}: {shares_text(shares)}")
     for link in plan.get("links", ()):
         speed = f"{link['latency_us']:.0f} us, {size(link['bytes_per_s'])}/s"
         how = "measured" if link["measured"] else "assumed"
