@@ -7,9 +7,7 @@ cluster's state changes, and twice a second. Stopping a worker stops no runner.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bus.client import BusClient
@@ -25,7 +23,7 @@ from bus.wire.messages.events import NodeJoined
 from bus.wire.messages.gateways import AskSearch, ChangePull
 from bus.wire.messages.readings import CardReading, NodeReading, RunnerReading
 from bus.wire.messages.wire import Message
-from worker.eviction import Evictions, Near, StoreSettings
+from worker.eviction import Evictions, Near
 from worker.looks import STUCK_S, Looked, Looks
 from worker.machine.awake import KeepAwake
 from worker.machine.blas_repeats import BlasRepeats
@@ -39,15 +37,15 @@ from worker.models.last_used import LastUsed, minute_of
 from worker.models.local_models import LocalModels
 from worker.models.passed_over import first_of
 from worker.models.weights import Weights
-from worker.pulling import Pulls, PullSettings, Searches
+from worker.pulling import Pulls, Searches
+from worker.settings import WorkerSettings
 from worker.slots import runner_specs
-from worker.slots.admission import USUAL, NodeInventory, SlotTiming
+from worker.slots.admission import NodeInventory
 from worker.slots.beside import SlotNotes
 from worker.slots.control import SlotControl
 from worker.slots.executor import Executor
 from worker.slots.processes import SlotProcesses
 from worker.transfer.downloads import Downloads
-from worker.transfer.thread import WeightsSettings
 from worker.verifying import Verifications
 
 TICK_S = 0.5
@@ -58,32 +56,6 @@ MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
 log. The count of all unlisted entries is reported as well."""
 UNLOGGED = ("stray", "still_written", "being_pulled")
 FRESH_READING_S = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSettings:
-    """The worker's settings. `memory_bytes` 0: runners may use all of the machine's memory. Ranges
-    of ports are (first port, number of ports)."""
-
-    node_name: str
-    slots: int
-    memory_bytes: int
-    runner: runner_specs.RunnerDefaults
-    data: runner_specs.DataPorts
-    ring_ports: tuple[int, int]
-    plan_ports: tuple[int, int]
-    weights: WeightsSettings
-    pulls: PullSettings
-    store: StoreSettings
-    launched_by: str = ""
-    llama_server: tuple[str, ...] = ()
-    spare: bool = False
-    group_connect_s: float = 20.0
-    timing: SlotTiming = USUAL
-    measure_again: tuple[str, ...] = ()
-    """The command that measures the BLAS libraries again."""
-    runner_variables: Path = Path()
-    engines_file: Path | None = None
 
 
 class Worker:

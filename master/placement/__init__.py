@@ -14,8 +14,8 @@ from master.placement.capacity import (
     resolve_backend,
     supposing,
 )
-from master.placement.devices import KEPT_BYTES, DeviceRoom, Home
 from master.placement.explain import PENDING_RETRY_S, Crowded
+from master.placement.gpus import KEPT_BYTES, DeviceRoom, Home
 from master.placement.memory_cost import FIXED_BYTES, RunnerSizing, gb
 from master.placement.pipeline_search import MAX_RANKS
 from master.placement.place import place, single_costs

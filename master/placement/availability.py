@@ -20,7 +20,8 @@ from bus.wire.cards import ModelCard, NodeCard, PartialModel, joined_parts
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.kv import KvKind, kind_for
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
-from master.placement.capacity import NodeCapacity, fitting_backends, home_of
+from master.placement.capacity import NodeCapacity, fitting_backends
+from master.placement.gpus import home_of
 from master.placement.memory_cost import LayerCosts, layer_costs
 from master.placement.speed import read_s_per_byte
 
@@ -258,10 +259,10 @@ def _sources_of(
     of those before it; all are of one engine."""
     if refusal := node.card.cannot_run or spec.barred.get(node.id):
         return refusal
-    known = node.card_of(spec.model) or donors[0]
-    tags = fitting_backends(known, node.card.backends)
+    card = node.card_of(spec.model) or donors[0]
+    tags = fitting_backends(card, node.card.backends)
     if not tags:
-        return _why_no_backend(known, node)
+        return _why_no_backend(card, node)
     engine = tags[0].partition("-")[0]
     alike = [tag for tag in tags if tag.partition("-")[0] == engine]
     sources = [_source_of(spec, node, donors, given, tag) for tag in alike]

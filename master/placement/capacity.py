@@ -18,25 +18,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bus.models.gguf import LLAMA_TAG
 from bus.models.tasks import COMMAND_TAG
-from bus.wire.accelerators import DeviceKey, DeviceShare, Vendor
+from bus.wire.accelerators import DeviceKey, DeviceShare
 from bus.wire.cards import ModelCard, NodeCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import NodeReading
-from master.placement.devices import DeviceRoom, Home, device_rooms, shares_of, usable_in
+from master.placement.gpus import (
+    APU_SYSTEM_BYTES,
+    DeviceRoom,
+    Home,
+    device_rooms,
+    home_of,
+    shares_of,
+    usable_in,
+)
 from master.placement.memory_cost import FIXED_BYTES
 
 MEMORY_SHARE = 0.75
 VRAM_SHARE = 0.90
-APU_SYSTEM_BYTES = 16_000_000_000
-"""Memory that an APU leaves to the rest of the machine."""
 UNMEASURED_BACKEND = "mlx-cpu"
 _SHARED = ("-cpu", "-metal")
 """Endings of the tags of backends that compute in the machine's own memory."""
-_VENDORS: Mapping[str, Vendor] = {"cuda": "nvidia", "rocm": "amd"}
-"""The makers of the GPUs on which a backend computes, by the last part of its tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +90,16 @@ class NodeCapacity:
     def ceiling_bytes(self) -> int:
         """Return the limit in bytes for all models together on this node, or on the GPUs of its
         home."""
-        limit = limit_bytes(self.card)
-        of_memory = int(MEMORY_SHARE * self.card.memory_bytes) if limit is None else limit
         if self.home is None:
-            return of_memory
-        rooms = [room.ceiling_bytes for room in device_rooms(self.home, self.devices)]
-        return self._in_home(rooms, of_memory, self._mapped_bytes)
+            return self.memory_ceiling_bytes
+        rooms = [room.ceiling_bytes for room in self.rooms]
+        return self._in_home(rooms, self.memory_ceiling_bytes, self._mapped_bytes)
+
+    @property
+    def memory_ceiling_bytes(self) -> int:
+        """Return the limit in bytes for all models together in the machine's memory."""
+        limit = limit_bytes(self.card)
+        return int(MEMORY_SHARE * self.card.memory_bytes) if limit is None else limit
 
     @property
     def usable_bytes(self) -> int:
@@ -101,24 +108,27 @@ class NodeCapacity:
         if self.free_bytes is None:
             return 0
         free = self.free_bytes - self.loading_bytes
-        of_memory = replace(self, home=None).ceiling_bytes - self.reserved_bytes
+        of_memory = self.memory_ceiling_bytes - self.reserved_bytes
         mapped = min(free, self._mapped_bytes - self.reserved_bytes)
         if self.home is None:
             return max(0, min(free, of_memory))
-        return self._in_home(self.device_rooms, min(free, of_memory), mapped)
+        return self._in_home(self._usable_rooms, min(free, of_memory), mapped)
 
     @property
-    def device_rooms(self) -> list[int]:
-        """Return the usable bytes of each GPU of the home, in its order."""
-        home = self.home
-        return [] if home is None else [r.usable_bytes for r in device_rooms(home, self.devices)]
+    def rooms(self) -> list[DeviceRoom]:
+        """Return the GPUs of the home, in its order; none without a home."""
+        return [] if self.home is None else device_rooms(self.home, self.devices)
 
     def shares(self, size_bytes: int) -> tuple[DeviceShare, ...]:
         """Return how a model that reserves `size_bytes` in all is divided over the GPUs of its
         home; empty without a home, or if it does not fit there as a whole."""
         if self.home is None:
             return ()
-        return shares_of(self.home, self.device_rooms, max(0, size_bytes - FIXED_BYTES)) or ()
+        return shares_of(self.home, self._usable_rooms, max(0, size_bytes - FIXED_BYTES)) or ()
+
+    @property
+    def _usable_rooms(self) -> list[int]:
+        return [room.usable_bytes for room in self.rooms]
 
     def _in_home(self, rooms: Sequence[int], of_memory: int, mapped: int) -> int:
         """Return the bytes of a model on GPUs with these rooms, its process's memory included; 0 if
@@ -258,46 +268,10 @@ def limit_bytes(card: NodeCard) -> int | None:
     return min(card.working_set_bytes, card.memory_bytes) or None
 
 
-def home_of(card: NodeCard, backend: str, model: ModelCard | None = None) -> Home | str | None:
-    """Return the GPUs on which a backend keeps a model on this node. None: in the machine's memory,
-    as on Macs, or on nodes that list no GPU. A text: why the GPUs that it needs are not there.
-
-    MLX uses the first NVIDIA GPU, llama-server all GPUs of its maker, or else an APU, and a program
-    of `engines.toml` those that its table names.
-    """
-    if backend.startswith(COMMAND_TAG):
-        return None if model is None or not card.devices else _home_of_program(card, model.gpus)
-    vendor = _VENDORS.get(backend.rpartition("-")[2])
-    there = [device for device in card.devices if device.vendor == vendor and device.total_bytes]
-    if vendor is None or not there:
-        return None
-    if not backend.startswith(LLAMA_TAG):
-        return Home((there[0].key,))
-    own = tuple(device.key for device in there if not device.unified)
-    return Home(own) if own else Home((there[0].key,), spills=True)
-
-
 def at_home(node: NodeCapacity, backend: str) -> NodeCapacity:
     """Return a node with the memory in which a backend of MLX computes: a GPU's, or its own."""
     home = home_of(node.card, backend)
     return replace(node, home=home if isinstance(home, Home) else None)
-
-
-def _home_of_program(card: NodeCard, gpus: Sequence[int]) -> Home | str | None:
-    if not gpus:
-        return None
-    own = [device for device in card.devices if device.total_bytes and not device.unified]
-    vendors = [device.vendor for device in own]
-    vendor = "nvidia" if "nvidia" in vendors else next(iter(vendors), None)
-    there = {device.index: device.key for device in own if device.vendor == vendor}
-    missing = sorted(set(gpus) - there.keys())
-    if missing and any(device.unified for device in card.devices) and not there:
-        return None
-    if missing:
-        numbers = ", ".join(map(str, missing))
-        listed = ", ".join(map(str, sorted(there))) or "none"
-        return f"has no GPU {numbers}, which engines.toml names (`gpus`); its GPUs: {listed}"
-    return Home(tuple(there[gpu] for gpu in sorted(set(gpus))), is_even=True)
 
 
 def resolve_backend(card: ModelCard, backends: Sequence[str]) -> str | None:

@@ -7,14 +7,14 @@ cured by waiting; `pending` and `no_capacity` have `retry_after_s` if waiting ma
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from bus.wire.cards import covers, parts_text
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.kv import kind_for
-from master.placement import device_texts
+from master.placement import gpus
 from master.placement.availability import Kind, PlacementSpec, split_cards
 from master.placement.capacity import (
     MEMORY_SHARE,
@@ -215,12 +215,8 @@ def crowded_node(model: ModelId, node: NodeCapacity, need: MemoryCost) -> Crowde
             f"{model} needs {cost_text(need)}; {node.name} has {gb(node.usable_bytes)} "
             f"GB available ({_capacity_text(node)})"
         )
-    refusal = Refusal(
-        reason="no_capacity",
-        message=text,
-        retry_after_s=BUSY_RETRY_S,
-        facts=_facts(node, need),
-    )
+    facts = _facts(node, need)
+    refusal = Refusal(reason="no_capacity", message=text, retry_after_s=BUSY_RETRY_S, facts=facts)
     return Crowded({node.id: max(0, need.total - node.usable_bytes)}, refusal)
 
 
@@ -325,7 +321,7 @@ def _ceiling_text(node: NodeCapacity) -> str:
     """Return what determines a node's memory ceiling, and which setting changes it."""
     card = node.card
     if node.home is not None:
-        return device_texts.ceiling_text(node, node.home)
+        return gpus.ceiling_text(node.home, node.rooms)
     if computes_in_vram(card):
         return f"{VRAM_SHARE:.0%} of its GPU's {gb(card.vram_bytes)} GB"
     if limit_bytes(card):
@@ -338,14 +334,11 @@ def _ceiling_text(node: NodeCapacity) -> str:
 
 
 def _capacity_text(node: NodeCapacity) -> str:
-    of_memory = (
-        f"{gb(node.free_bytes or 0)} free, of which {gb(node.loading_bytes)} are reserved for "
-        f"loading models; {gb(node.reserved_bytes)} of at most "
-        f"{gb(replace(node, home=None).ceiling_bytes)} reserved"
+    return (
+        f"{gpus.rooms_text(node.rooms)}{gb(node.free_bytes or 0)} free, of which "
+        f"{gb(node.loading_bytes)} are reserved for loading models; {gb(node.reserved_bytes)} of "
+        f"at most {gb(node.memory_ceiling_bytes)} reserved"
     )
-    if node.home is None:
-        return of_memory
-    return f"{device_texts.rooms_text(node, node.home)}; memory of the machine: {of_memory}"
 
 
 def _facts(node: NodeCapacity, need: MemoryCost) -> dict[str, Any]:
@@ -357,7 +350,7 @@ def _facts(node: NodeCapacity, need: MemoryCost) -> dict[str, Any]:
         "context_tokens": need.context_tokens,
         **{name: getattr(node, name) for name in _TOLD},
         "memory_bytes": node.card.memory_bytes,
-        **({} if node.home is None else {"devices": device_texts.facts(node, node.home)}),
+        **gpus.facts(node.rooms),
         "slots": node.card.slots,
         "shards": node.shards,
     }

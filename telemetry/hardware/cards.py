@@ -1,4 +1,5 @@
-"""Reads the figures of Linux's graphics cards of one vendor, without waking a sleeping card."""
+"""Talks to the disk: the figures of Linux's graphics cards of one vendor. A sleeping card is not
+woken."""
 
 from __future__ import annotations
 

@@ -114,6 +114,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "master.decisions.replicating": ("pydantic",),
     "master.decisions.quantizing": ("pydantic",),
     "master.placement": ("pydantic",),
+    "master.placement.gpus": ("pydantic",),
     "master.pool": ("pydantic",),
     "runner.text.grammar": ("llguidance", "msgspec", "pydantic"),
     "runner.schedule": ("msgspec", "numpy", "pydantic"),

@@ -134,8 +134,8 @@ def llama_tags(output: str, devices: Sequence[Device]) -> tuple[str, ...]:
     `--list-devices`, as far as there are such GPUs: `  CUDA0: NVIDIA ... (24080 MiB, ...)`."""
     vendors = {device.vendor for device in devices}
     listed = dict.fromkeys(match[1] for match in _LISTED.finditer(output))
-    known = [BACKENDS[name] for name in listed if name in BACKENDS]
-    return tuple(f"{LLAMA_TAG}{compute}" for compute, vendor in known if vendor in vendors)
+    backends = [BACKENDS[name] for name in listed if name in BACKENDS]
+    return tuple(f"{LLAMA_TAG}{compute}" for compute, vendor in backends if vendor in vendors)
 
 
 class DeviceWatch:

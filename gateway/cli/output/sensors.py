@@ -1,4 +1,5 @@
-"""Format a node's sensor readings, as one full line or as a few words for a table.
+"""Format a node's GPUs and sensor readings, as full lines or as a few words for a table, and what a
+rank reserves on GPUs.
 
 Pure. The full line names the figures that an accelerator does not report. If there is no figure at
 all, the text is "unknown".
@@ -6,7 +7,16 @@ all, the text is "unknown".
 
 from __future__ import annotations
 
-from bus.wire.accelerators import VENDORS, AcceleratorReading, HardwareReading
+from collections.abc import Iterable
+
+from bus.wire.accelerators import (
+    VENDORS,
+    AcceleratorReading,
+    Device,
+    DeviceShare,
+    HardwareReading,
+    device_title,
+)
 from gateway.cli.output.amounts import size
 
 UNKNOWN = "unknown"
@@ -65,3 +75,27 @@ def _memory(reading: AcceleratorReading) -> list[str]:
 def _power_and_heat(power_w: float | None, temperature_c: float | None) -> list[str]:
     power = [] if power_w is None else [f"{power_w:.0f} W"]
     return power if temperature_c is None else [*power, f"{temperature_c:.0f} °C"]
+
+
+def device_text(device: Device) -> str:
+    """Return a GPU with its memory: `NVIDIA GPU 0 (RTX 3090, driver 550.54): 22 GB of 24 GB free`.
+    A GPU without memory of its own uses the memory of the machine."""
+    details = [device.name, f"driver {device.driver}" if device.driver else ""]
+    named = ", ".join(word for word in details if word)
+    title = f"{device_title(device.key)} ({named})" if named else device_title(device.key)
+    if device.unified and not device.gtt_bytes:
+        total = f", at most {size(device.total_bytes)}" if device.total_bytes else ""
+        return f"{title}: memory of the machine{total}"
+    free = "free memory unknown" if device.free_bytes is None else f"{size(device.free_bytes)} free"
+    mapped = f", maps {size(device.gtt_bytes)} of the machine" if device.unified else ""
+    return f"{title}: {size(device.total_bytes)}, {free}{mapped}"
+
+
+def shares_text(shares: Iterable[DeviceShare]) -> str:
+    """Return what a rank reserves on each GPU: `NVIDIA GPU 0 21 GB (20 layers), NVIDIA GPU 1 9 GB
+    (13 layers)`; empty if it reserves nothing there."""
+    return ", ".join(
+        f"{device_title(share.key)} {size(share.bytes_reserved)}"
+        + (f" ({share.layers} layers)" if share.layers else "")
+        for share in shares
+    )

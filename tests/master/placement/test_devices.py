@@ -30,9 +30,9 @@ from master.placement import (
     place,
     plan_of,
 )
-from master.placement.devices import shares_of, usable_in
+from master.placement.gpus import shares_of, usable_in
 from master.placement.memory_cost import FIXED_BYTES
-from master.pool import Copy, Promise, Victim, Yielding, choose, holds_by_sum, reserve
+from master.pool import Copy, PoolChoice, Promise, Victim, Yielding, choose, holds_by_sum, reserve
 from master.pool.ledger import without
 from tests.harness.placement_nodes import GB, MB, MODEL, model, node, reading
 
@@ -85,7 +85,7 @@ def with_gpus(
     }  # fmt: skip
     card = node(1, **fields).card
     measured = reading(card, int((memory if free is None else free) * GB))
-    by_name = {instance.instance: instance for instance in instances}
+    by_name = {str(instance.instance): instance for instance in instances}
     (capacity,) = node_capacities({card.node: card}, {card.node: measured}, by_name)
     return capacity
 
@@ -273,7 +273,7 @@ def test_a_plan_reserves_gpus_beside_what_stays_and_gives_all_back(
         (open_,) = reserve([bare], promises)
         victims = [Victim(Copy(one, None, 0.0, 1.0), Yielding(0.0), 1.0) for one in left]
         choice = choose(PlacementSpec(MODEL), [open_], RunnerSizing(max_rows=2), Links(), victims)
-        if isinstance(choice, Refusal) or not hasattr(choice, "needs"):
+        if not isinstance(choice, PoolChoice):
             continue
         gone = tuple(victim.copy.instance for victim in choice.victims)
         promise = Promise(ModelId(f"w{number}"), choice.needs, gone, 1, choice.devices)

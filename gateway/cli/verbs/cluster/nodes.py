@@ -20,7 +20,6 @@ from gateway.cli.node.measured_links import (
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output import sensors
 from gateway.cli.output.amounts import size, span
-from gateway.cli.output.devices import device_text
 from gateway.cli.output.errors import USAGE, CliError
 
 
@@ -59,7 +58,7 @@ def nodes(
     output.table(columns, [_row(state, row) for row in rows])
     for card in state.cards:
         for device in card.devices:
-            output.note(f"{card.name}: {device_text(device)}")
+            output.note(f"{card.name}: {sensors.device_text(device)}")
     refused = {row["why"]: row["name"] or row["node"] for row in rows if row["link"] == "refused"}
     for why, name in refused.items():
         output.say(f"{name} is not in this cluster: {why}")

@@ -15,7 +15,7 @@ from bus.wire.messages.derived import DerivedModel
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import number, size, span
-from gateway.cli.output.devices import shares_text
+from gateway.cli.output.sensors import shares_text
 from gateway.cli.verbs.models.instances import ModelName
 from gateway.cli.verbs.models.setting_rows import rows as settings_rows
 from gateway.cli.verbs.store.storage import show_stores

@@ -12,8 +12,8 @@ from bus.wire.instances import Instance
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import without_none
 from gateway.cli.output.amounts import size
-from gateway.cli.output.devices import shares_text
 from gateway.cli.output.errors import CliError
+from gateway.cli.output.sensors import shares_text
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import (
     AcknowledgedPlacement,

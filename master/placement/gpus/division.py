@@ -1,76 +1,16 @@
-"""The memory of a node's GPUs: what is reserved on each, and how a model is divided over several.
+"""The division of a model over several GPUs.
 
-Pure. On each GPU 512 MB stay free, for the driver's context and for buffers. A GPU can give
-
-    usable = min(free, total - reserved) - 512 MB
-
-where the free memory is measured, less the reservations of ranks that are still loading. The layers
-of a model fill the GPUs in the order of their indices, each with whole layers. A model is divided
-as a whole or not at all.
+Pure. The layers of a model fill the GPUs in the order of their indices, each with whole layers. A
+model is divided as a whole or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from bus.wire.accelerators import Device, DeviceKey, DeviceShare
-
-KEPT_BYTES = 512 << 20
-"""Memory that stays free on each GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRoom:
-    """A GPU with its reservations: their bytes, and the bytes that are not allocated yet (of
-    loading ranks)."""
-
-    device: Device
-    reserved_bytes: int = 0
-    loading_bytes: int = 0
-
-    @property
-    def key(self) -> DeviceKey:
-        """Return the name of the GPU on its node."""
-        return self.device.key
-
-    @property
-    def ceiling_bytes(self) -> int:
-        """Return the limit in bytes for all models together on this GPU."""
-        return max(0, self.device.total_bytes - KEPT_BYTES)
-
-    @property
-    def usable_bytes(self) -> int:
-        """Return the bytes available to one more model. If the free memory is not measured, only
-        reservations count."""
-        left = self.ceiling_bytes - self.reserved_bytes
-        free = self.device.free_bytes
-        if free is not None:
-            left = min(left, free - self.loading_bytes - KEPT_BYTES)
-        return max(0, left)
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """The GPUs of a node on which a backend keeps a model, in index order.
-
-    `parts`: the relative sizes of the pieces that cannot be divided (layers, and the output layer),
-    in order; empty: the model is one piece. `is_even`: the program divides its memory equally over
-    all these GPUs. `spills`: the one GPU is part of an APU, and what its own memory does not hold
-    is in the memory of the machine.
-    """
-
-    keys: tuple[DeviceKey, ...]
-    parts: tuple[int, ...] = ()
-    is_even: bool = False
-    spills: bool = False
-
-
-def device_rooms(home: Home, devices: Iterable[DeviceRoom]) -> list[DeviceRoom]:
-    """Return the GPUs of a home, in its order."""
-    by_key = {room.key: room for room in devices}
-    return [by_key[key] for key in home.keys if key in by_key]
+from bus.wire.accelerators import DeviceShare
+from master.placement.gpus.rooms import Home
 
 
 def usable_in(home: Home, rooms: Sequence[int]) -> int:
