@@ -22,8 +22,7 @@ from worker.machine.node_card import memory_bytes
 from worker.models.files import installed_families
 from worker.models.weights import Shelf, Weights, hugging_face_cache
 from worker.pulling import PullSettings, hub_of
-from worker.service import Worker
-from worker.settings import WorkerSettings
+from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts, RunnerDefaults, open_secret
 from worker.transfer.thread import WeightsSettings
 

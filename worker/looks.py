@@ -8,20 +8,27 @@ a core. The thread also writes when each model was last used.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from time import monotonic
 
+from bus.process.logs import Log
+from bus.wire.cards import PassedOver
 from bus.wire.ids import ModelId
 from worker.models.last_used import LastUsed
 from worker.models.local_models import DiskLook, LocalModels
+from worker.models.passed_over import first_of
 
 PAUSE_S = 0.75
 PAUSE_SHARE = 20.0
 CLOSE_S = 2.0
 STUCK_S = 30.0
 """A scan of the disk that takes longer than this many seconds is logged."""
+MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
+"""The most unlisted entries, and the most characters of their texts, in the node card and in the
+log. The count of all unlisted entries is reported as well."""
+UNLOGGED = ("stray", "still_written", "being_pulled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +95,25 @@ class Looks:
                 result = error
             self._took_s = monotonic() - began_at
             self._done.put(result)
+
+
+class Notices:
+    """The notices about files and folders that are no models, each logged once. `entries` are those
+    to announce."""
+
+    def __init__(self, log: Log) -> None:
+        self.entries: tuple[PassedOver, ...] = ()
+        self._log = log
+
+    def take(self, notices: Sequence[PassedOver]) -> None:
+        """Use the notices of a new scan."""
+        before = frozenset(self.entries)
+        self.entries = first_of(notices, MOST_PASSED_OVER, PASSED_OVER_CHARACTERS)
+        for notice in self.entries:
+            if notice not in before and notice.reason not in UNLOGGED:
+                text = (
+                    "a model is listed, but part of it is not used"
+                    if notice.taken
+                    else "not listed as a model"
+                )
+                self._log.warning(text, path=notice.path, why=notice.why, remedy=notice.remedy)

@@ -7,7 +7,9 @@ cluster's state changes, and twice a second. Stopping a worker stops no runner.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from bus.client import BusClient
@@ -17,45 +19,65 @@ from bus.process.identity import new_boot
 from bus.process.supervisor import Supervisor
 from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
-from bus.wire.cards import ModelCard, NodeCard, PassedOver
+from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.codec import Envelope
 from bus.wire.messages.events import NodeJoined
 from bus.wire.messages.gateways import AskSearch, ChangePull
 from bus.wire.messages.readings import CardReading, NodeReading, RunnerReading
 from bus.wire.messages.wire import Message
-from worker.eviction import Evictions, Near
-from worker.looks import STUCK_S, Looked, Looks
+from worker.eviction import Evictions, Near, StoreSettings
+from worker.looks import STUCK_S, Looked, Looks, Notices
 from worker.machine.awake import KeepAwake
 from worker.machine.blas_repeats import BlasRepeats
 from worker.machine.devices import DeviceWatch
-from worker.machine.node_card import free_bytes, machine_facts
+from worker.machine.node_card import FreeMemory, machine_facts
 from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma_watch import RdmaWatch
 from worker.models.files import tags_of
 from worker.models.last_used import LastUsed, minute_of
 from worker.models.local_models import LocalModels
-from worker.models.passed_over import first_of
 from worker.models.weights import Weights
-from worker.pulling import Pulls, Searches
-from worker.settings import WorkerSettings
+from worker.pulling import Pulls, PullSettings, Searches
 from worker.slots import runner_specs
-from worker.slots.admission import NodeInventory
+from worker.slots.admission import USUAL, NodeInventory, SlotTiming
 from worker.slots.beside import SlotNotes
 from worker.slots.control import SlotControl
 from worker.slots.executor import Executor
 from worker.slots.processes import SlotProcesses
 from worker.transfer.downloads import Downloads
+from worker.transfer.thread import WeightsSettings
 from worker.verifying import Verifications
 
 TICK_S = 0.5
 CARD_S = 30.0
 LOAD_TIMES_FILE = "load_seconds.json"
-MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
-"""The most unlisted entries, and the most characters of their texts, in the node card and in the
-log. The count of all unlisted entries is reported as well."""
-UNLOGGED = ("stray", "still_written", "being_pulled")
-FRESH_READING_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """The worker's settings. `memory_bytes` 0: runners may use all of the machine's memory. Ranges
+    of ports are (first port, number of ports)."""
+
+    node_name: str
+    slots: int
+    memory_bytes: int
+    runner: runner_specs.RunnerDefaults
+    data: runner_specs.DataPorts
+    ring_ports: tuple[int, int]
+    plan_ports: tuple[int, int]
+    weights: WeightsSettings
+    pulls: PullSettings
+    store: StoreSettings
+    launched_by: str = ""
+    llama_server: tuple[str, ...] = ()
+    spare: bool = False
+    group_connect_s: float = 20.0
+    timing: SlotTiming = USUAL
+    measure_again: tuple[str, ...] = ()
+    """The command that measures the BLAS libraries again."""
+    runner_variables: Path = Path()
+    engines_file: Path | None = None
 
 
 class Worker:
@@ -90,11 +112,11 @@ class Worker:
         self._awake = KeepAwake(client.log)
         self._repeats = BlasRepeats(settings.runner_variables, settings.measure_again, client.log)
         self._announced: tuple[tuple[object, ...], float] = ((), -CARD_S)
-        self._passed_over: tuple[PassedOver, ...] = ()
+        self._notices = Notices(client.log)
         self._last_used = LastUsed(settings.weights.hashes.with_name("models-used.json"))
         self._used = self._last_used.read()
         self._seated = False
-        self._measured: tuple[int, float] | None = None
+        self._memory = FreeMemory()
         self._link = Link("router")
         self._link.bind(client.endpoints.worker)
         seen = RankAddresses(client.speaker.node)
@@ -221,14 +243,14 @@ class Worker:
     def _saw(self, looked: Looked) -> None:
         """Apply the result of a scan, and announce the node."""
         self._models.take(looked.seen)
-        self._say_passed_over()
+        self._notices.take(self._models.passed_over)
         self._downloads.looked(self._models, looked.came)
         self._pulls.looked(looked.came)
         self._announce()
 
     def _announce(self) -> None:
         """Announce the node if its models or its GPUs changed, or if it is time."""
-        addresses, passed_over = self._downloads.addresses, self._passed_over
+        addresses, passed_over = self._downloads.addresses, self._notices.entries
         now, ports, devices = self._reactor.now(), self._rdma.ports, self._rdma.devices
         models = tuple(self._with_use(card) for card in self._models.cards.values())
         parts, count = tuple(self._models.parts.values()), len(self._models.passed_over)
@@ -271,21 +293,6 @@ class Worker:
         at_s = self._used.get(card.model, 0)
         return card.model_copy(update={"last_used_at_s": at_s}) if at_s else card
 
-    def _say_passed_over(self) -> None:
-        """Log each model or file on the disk that is not listed, once, and store the notices to
-        announce."""
-        before = frozenset(self._passed_over)
-        notices = first_of(self._models.passed_over, MOST_PASSED_OVER, PASSED_OVER_CHARACTERS)
-        for notice in notices:
-            if notice not in before and notice.reason not in UNLOGGED:
-                text = (
-                    "a model is listed, but part of it is not used"
-                    if notice.taken
-                    else "not listed as a model"
-                )
-                self._log.warning(text, path=notice.path, why=notice.why, remedy=notice.remedy)
-        self._passed_over = notices
-
     def _heard_use(self, _topic: str, envelope: Envelope) -> None:
         reading = envelope.message
         if (
@@ -299,8 +306,7 @@ class Worker:
 
     def _heard_reading(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, NodeReading):
-            measured = envelope.message.memory_available_bytes
-            self._measured = (measured, self._reactor.now())
+            self._memory.take(envelope.message.memory_available_bytes, self._reactor.now())
 
     # --- what to do ---
 
@@ -332,7 +338,7 @@ class Worker:
         return NodeInventory(
             node=node,
             settled=settled,
-            free_bytes=self._free_bytes(now),
+            free_bytes=self._memory.free_bytes(now),
             paths=frozenset(self._models.cards),
             load_deadline_s=self._settings.runner.load_deadline_s,
             now=now,
@@ -347,10 +353,3 @@ class Worker:
                 if any(shard.devices and shard.node == node for shard in instance.shards)
             ),
         )
-
-    def _free_bytes(self, now: float) -> int:
-        """Return the free memory in bytes: the figure of telemetry if it is recent, because
-        telemetry applies the rules of macOS; otherwise the measurement of the worker itself."""
-        if self._measured is not None and now - self._measured[1] < FRESH_READING_S:
-            return self._measured[0]
-        return free_bytes()

@@ -21,7 +21,7 @@ from tests.harness.clusters import Cluster
 from tests.harness.nodes import Node, eventually, kill
 from tests.harness.small_disks import needs_mounts, remounted, small_disk
 from tests.harness.told_memory import ToldMemory, needs_told_memory
-from worker.service import FRESH_READING_S
+from worker.machine.node_card import FRESH_READING_S
 
 pytestmark = [pytest.mark.nodes, pytest.mark.slow, pytest.mark.timeout(600), needs_mounts]
 

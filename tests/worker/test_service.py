@@ -34,8 +34,7 @@ from tests.worker.models.test_weights import write_model
 from worker.eviction import StoreSettings
 from worker.models.weights import Shelf, Weights
 from worker.pulling import PullSettings
-from worker.service import Worker
-from worker.settings import WorkerSettings
+from worker.service import Worker, WorkerSettings
 from worker.slots.admission import USUAL, SlotTiming
 from worker.slots.runner_specs import DataPorts, RunnerDefaults
 from worker.transfer.thread import WeightsSettings

@@ -25,9 +25,30 @@ _VIRTUAL = ("docker", "veth", "br-", "virbr", "cni", "flannel", "awdl", "llw", "
 """Beginnings of the names of network interfaces that lead to no other machine."""
 
 
+FRESH_READING_S = 3.0
+
+
 def free_bytes() -> int:
     """Return the bytes of memory that are available without swapping."""
     return psutil.virtual_memory().available
+
+
+class FreeMemory:
+    """The free memory of this node: the figure of telemetry if it is recent, because telemetry
+    applies the rules of macOS; otherwise the measurement of the worker itself."""
+
+    def __init__(self) -> None:
+        self._measured: tuple[int, float] | None = None
+
+    def take(self, measured_bytes: int, now: float) -> None:
+        """Use a figure of telemetry."""
+        self._measured = (measured_bytes, now)
+
+    def free_bytes(self, now: float) -> int:
+        """Return the free memory in bytes."""
+        if self._measured is not None and now - self._measured[1] < FRESH_READING_S:
+            return self._measured[0]
+        return free_bytes()
 
 
 def memory_bytes(limit_bytes: int) -> int:

@@ -21,8 +21,7 @@ from tests.worker.transfer.test_store import big_model, content
 from worker.eviction import StoreSettings
 from worker.models.weights import Shelf, Weights
 from worker.pulling import PullSettings
-from worker.service import Worker
-from worker.settings import WorkerSettings
+from worker.service import Worker, WorkerSettings
 from worker.slots.runner_specs import DataPorts
 from worker.transfer.thread import WeightsSettings
 
