@@ -90,3 +90,11 @@ def test_memory_that_is_not_stated_is_measured(tmp_path: Path) -> None:
     models.measured(ModelId("none"), 4_000_000_000)
     models.measured(ModelId("else"), 4_000_000_000)
     assert opened().cards[ModelId("none")].memory_bytes == 5_000_000_000
+
+
+def test_a_program_on_gpus_names_them_and_takes_no_memory_that_was_measured(tmp_path: Path) -> None:
+    file = tmp_path / "engines.toml"
+    file.write_text('[engines.one]\ncommand = "x --port {port}"\ngpus = [2, 0]\n')
+    (card,) = CommandEngines(file).look({}, {ModelId("one"): 7_000_000_000}).cards
+    assert card.gpus == (0, 2)
+    assert card.memory_bytes == 2_000_000_000, "what was measured is the machine's memory"
