@@ -181,7 +181,12 @@ def machines(draw: st.DrawFn) -> Drawn:
         size, kind = draw(st.sampled_from([0.3, 0.9, 2.2, 5.0, 11.0, 30.0])), draw(kinds)
         if kind == "gguf":
             cards.append(
-                gguf(size, layers=draw(st.integers(1, 40)), head=draw(st.integers(0, 1)) * 90 * MB)
+                gguf(
+                    size,
+                    layers=draw(st.integers(1, 40)),
+                    head=draw(st.integers(0, 1)) * 90 * MB,
+                    kv=1000,
+                )
             )
         elif kind == "mlx":
             cards.append(model((int(size * GB),), compatible_backends=(f"mlx-{compute}",)))
@@ -266,14 +271,14 @@ def test_a_plan_reserves_gpus_beside_what_stays_and_gives_all_back(
     there: list[Instance] = []
     devices = gpus(*sizes)
     for number in range(data.draw(st.integers(0, 3))):
-        card = gguf(data.draw(st.sampled_from([1.0, 3.0, 6.0])))
+        card = gguf(data.draw(st.sampled_from([1.0, 3.0, 6.0])), kv=1000)
         verdict = put(with_gpus(devices, instances=tuple(there), models=(card,), slots=9))
         if isinstance(verdict, Placement):
             there.append(instance_of(verdict, number, ready=True))
     left = list(there)
     promises: list[Promise] = []
     for number in range(2):
-        wanted = gguf(data.draw(st.sampled_from([2.0, 5.0, 9.0])))
+        wanted = gguf(data.draw(st.sampled_from([2.0, 5.0, 9.0])), kv=1000)
         bare = with_gpus(devices, instances=tuple(there), models=(wanted,), slots=9)
         (open_,) = reserve([bare], promises)
         victims = [Victim(Copy(one, None, 0.0, 1.0), Yielding(0.0), 1.0) for one in left]
@@ -288,8 +293,18 @@ def test_a_plan_reserves_gpus_beside_what_stays_and_gives_all_back(
             promises.append(promise)
     bare = with_gpus(devices, instances=tuple(there), slots=9)
     staying = without(bare, [one for one in there if one not in left])
+    planned = Counter[tuple[str, int]]()
+    for promise in promises:
+        for share in promise.devices.get(bare.id, ()):
+            planned[share.key] += share.bytes_reserved
+    assert all(
+        room.reserved_bytes + planned[room.key] <= room.ceiling_bytes for room in staying.devices
+    )
     (held,) = reserve([staying], [replace(promise, leaving=()) for promise in promises])
-    assert all(room.reserved_bytes <= room.ceiling_bytes for room in held.devices)
+    assert all(
+        after.reserved_bytes == before.reserved_bytes + planned[after.key]
+        for before, after in zip(staying.devices, held.devices, strict=True)
+    )
     assert reserve([bare], []) == [bare], "a plan that is dropped leaves nothing"
 
 
