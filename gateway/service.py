@@ -75,8 +75,7 @@ class HttpService:
         """End every open request with an error now; jobs return to the queue."""
         self.records.job_runner.leave()
         self.parts.dispatcher.fail_all("model_unavailable", LEAVES)
-        for answer in list(self.parts.provided):
-            answer.stop(providers.ProviderFailed("shutdown", LEAVES))
+        self.parts.provided.stop_all(providers.ProviderFailed("shutdown", LEAVES))
 
     async def stop(self) -> None:
         """Return running jobs to the queue, write unwritten records, end open requests and close
@@ -111,7 +110,8 @@ def build_service(
     cluster = Cluster(options, speaker, reactor, log, near, call_refusal)
     counters = Counters()
     dispatcher = Dispatcher(options, cluster.bus, cluster.catalog, cluster.runners, counters)
-    cluster.cancels.answer_for(dispatcher)
+    provided = providers.OpenAnswers(reactor.now)
+    cluster.cancels.answer_for(dispatcher, provided)
     records = open_all(
         options,
         log,
@@ -123,7 +123,10 @@ def build_service(
         requests=dispatcher,
         stop=cluster.cancels.cancel_here,
     )
-    near.answer(table.READ_OPEN_REQUESTS, lambda _: OpenRequestsRead(requests=dispatcher.rows()))
+    near.answer(
+        table.READ_OPEN_REQUESTS,
+        lambda _: OpenRequestsRead(requests=dispatcher.rows() + provided.rows()),
+    )
     clients = AskingClients(
         options,
         reactor=reactor,
@@ -142,6 +145,7 @@ def build_service(
         records=records,
         ids=_request_ids(options, short_name(near), boot),
         dispatcher=dispatcher,
+        provided=provided,
         clients=clients,
         tasks=open_tasks(options.tasks_file, reactor, log, tells=near.number == 0),
         tools=open_tools(options, log),

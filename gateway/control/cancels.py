@@ -41,17 +41,18 @@ class Cancellable(Protocol):
 
 
 class RememberedCancels:
-    """Stops this process's requests. A repeated stop has the same answer as the first, even if the
-    request has ended since. The last `REMEMBERED` stops are remembered."""
+    """Stops this process's requests, each of which has one of `owners`. A repeated stop has the
+    same answer as the first, even if the request has ended since. The last `REMEMBERED` stops are
+    remembered."""
 
-    def __init__(self, owner: Cancellable) -> None:
-        self._owner = owner
+    def __init__(self, *owners: Cancellable) -> None:
+        self._owners = owners
         self._stopped: OrderedDict[RequestId, None] = OrderedDict()
 
     def cancel(self, request_id: RequestId) -> bool:
         """Stop a request. Return False if this process neither has the request open nor remembers
         that it was stopped."""
-        if self._owner.cancel(request_id):
+        if any(owner.cancel(request_id) for owner in self._owners):
             self._stopped[request_id] = None
             if len(self._stopped) > REMEMBERED:
                 self._stopped.popitem(last=False)
@@ -71,9 +72,10 @@ class CancelRouter:
         self._own: RememberedCancels | None = None
         calls.answer(STOP_REQUEST, self._stop_here)
 
-    def answer_for(self, owner: Cancellable) -> None:
-        """Stop this process's own requests with `owner`, for this process and for the others."""
-        self._own = RememberedCancels(owner)
+    def answer_for(self, *owners: Cancellable) -> None:
+        """Stop this process's own requests, for this process and for the others. Each request has
+        one of `owners`."""
+        self._own = RememberedCancels(*owners)
         self._near.answer(STOP_HERE, lambda call: Done(done=self.cancel_here(call.request)))
 
     def cancel_here(self, request_id: RequestId) -> bool:

@@ -49,8 +49,8 @@ class Parts:
     counters: Counters
     metrics: Metrics
     ended_requests: EndedRequests
+    provided: providers.OpenAnswers
     bodies: BodyBudget = field(default_factory=BodyBudget)
-    provided: set[providers.ProviderAnswer] = field(default_factory=set[providers.ProviderAnswer])
     running: int = 0
 
     def parse_context(self) -> ParseContext:

@@ -124,7 +124,7 @@ class ScriptedParts:
         self.stored: list[bytes] = []
         self.rested: list[float] = []
         self.running = 0
-        self.provided: set[Any] = set()
+        self.provided: Any = None
         self.bodies = BodyBudget(1 << 20)
         self.counters: Any = None
         self._ids = (RequestId(f"r-{number}") for number in itertools.count(1))

@@ -52,8 +52,9 @@ class Provider(ThreadingHTTPServer):
 
 class _Answers(BaseHTTPRequestHandler):
     """One connection. Models: `says` answers, `quiet` tells no usage, `counts` streams until its
-    client hangs up, `dies` breaks off within its answer and `dies-at-once` before it, `ends-early`
-    ends in good order before its end, `silent` never answers, `stalls` stops within its answer,
+    client hangs up (`floods`: as fast as it can), `dies` breaks off within its answer and
+    `dies-at-once` before it, `ends-early` ends in good order before its end, `silent` never
+    answers, `stalls` stops within its answer,
     `works` streams thinking, text and two calls, `fails` sends an error within its answer, and
     `refuses` says at its end that it will not answer."""
 
@@ -111,9 +112,9 @@ class _Answers(BaseHTTPRequestHandler):
         self.end_headers()
         if model == "dies-at-once":
             return
-        if model == "counts":
-            while not self.server.over.wait(0.02):
-                self._chunk(frames[0])
+        if model in ("counts", "floods"):
+            while not self.server.over.wait(0.02 if model == "counts" else 0):
+                self._chunk(frames[0] * (1 if model == "counts" else 1000))
             return
         for number, frame in enumerate(frames):
             if number == 3 and model == "dies":

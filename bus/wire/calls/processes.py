@@ -39,7 +39,8 @@ class ReadOpenRequests(Message):
 
 
 class OpenRequestRow(Message):
-    """An open request. `instance` is None while the request waits for an instance."""
+    """An open request. `instance` is None while the request waits for an instance, and if a
+    provider answers it (`provider`)."""
 
     request: str
     model: str
@@ -49,6 +50,7 @@ class OpenRequestRow(Message):
     waiting: bool
     tokens: int
     seconds: float
+    provider: str | None = None
 
 
 class OpenRequestsRead(Message):

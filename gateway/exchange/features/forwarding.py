@@ -140,10 +140,22 @@ def forward(parts: Parts, flow: Flow, provided: ProviderModel) -> Flow:
     forwarded = Forwarded(parts, flow, call, provided, answer, tracker, record)
     gone = providers.ProviderFailed("client_gone", "the client went away")
     flow.http.watch.on_gone(lambda: answer.stop(gone))
-    running = Running(None, forwarded.tell, [partial(parts.provided.discard, answer)])
+    running = Running(None, forwarded.tell, [partial(parts.provided.discard, request)])
     running.relay = partial(_relayed, forwarded)
     flow = begun(parts, flow, running, tracker.spent)
-    parts.provided.add(answer)
+    parts.provided.add(
+        providers.OpenAnswer(
+            request=request,
+            provided=provided,
+            client=record.extras.client_id,
+            priority=record.extras.priority,
+            since_at=flow.head.came_at,
+            answer=answer,
+            tokens=lambda: tracker.usage.completion_tokens,
+            begun=lambda: record.began_at is not None,
+            cancel=partial(answer.stop, providers.CANCELLED),
+        )
+    )
     flow.http.reply.set_header("x-request-id", str(request))
     return flow
 

@@ -95,7 +95,19 @@ class _TranslatedAnswer:
 
     def begin(self, request: ClientRequest, unheeded: tuple[str, ...]) -> None:
         """Start a task that sends the request and passes on the answer."""
-        self._parts.provided.add(self._answer)
+        self._parts.provided.add(
+            providers.OpenAnswer(
+                request=request.request_id,
+                provided=self._provided,
+                client=request.wire.client_id,
+                priority=request.wire.priority,
+                since_at=request.since_at,
+                answer=self._answer,
+                tokens=lambda: request.tokens,
+                begun=lambda: request.begun,
+                cancel=lambda: request.end_cancelled(self._now()),
+            )
+        )
         self._task = asyncio.create_task(self._run(request, unheeded))
 
     def sent(self, _request_id: RequestId, _choice: int, count: int) -> None:
@@ -141,7 +153,7 @@ class _TranslatedAnswer:
             )
             inbox.refuse(internal(reference))
         finally:
-            self._parts.provided.discard(self._answer)
+            self._parts.provided.discard(request.request_id)
             await self._answer.close()
 
     async def _begun(self) -> None:

@@ -9,6 +9,7 @@ are not followed, and no proxy is used. Only two of the client's headers are pas
 from gateway.fetching.providers.answer import ProviderAnswer
 from gateway.fetching.providers.call import (
     ASKS,
+    CANCELLED,
     ProviderCall,
     ProviderFailed,
     ProviderRule,
@@ -16,10 +17,14 @@ from gateway.fetching.providers.call import (
     failure_within,
     refusal_of,
 )
+from gateway.fetching.providers.open_answers import OpenAnswer, OpenAnswers
 from gateway.fetching.providers.translating import provider_body, stream_faults, target_of
 
 __all__ = [
     "ASKS",
+    "CANCELLED",
+    "OpenAnswer",
+    "OpenAnswers",
     "ProviderAnswer",
     "ProviderCall",
     "ProviderFailed",

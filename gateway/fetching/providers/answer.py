@@ -35,11 +35,16 @@ class ProviderAnswer:
         self._stopped: asyncio.Future[ProviderFailed] = asyncio.get_running_loop().create_future()
         self._held = contextlib.AsyncExitStack()
         self._pieces: AsyncIterator[bytes] | None = None
+        self._is_in_step = False
+        self._closing: asyncio.Future[None] | None = None
 
     def stop(self, why: ProviderFailed) -> None:
-        """End the current step, and every later one, with this failure."""
+        """End the current step, and every later one, with this failure. Between two steps, such as
+        while a slow client reads, the connection is closed now."""
         if not self._stopped.done():
             self._stopped.set_result(why)
+        if not self._is_in_step and self._closing is None:
+            self._closing = asyncio.ensure_future(self.close())
 
     async def begin(self, within_s: float) -> None:
         """Send the request and wait for the status of the answer. Raises ProviderFailed."""
@@ -101,6 +106,7 @@ class ProviderAnswer:
 
         name = self._call.provider
         task = asyncio.ensure_future(step)
+        self._is_in_step = True
         try:
             waited: set[asyncio.Future[Any]] = {task, self._stopped}
             await asyncio.wait(waited, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
@@ -117,6 +123,7 @@ class ProviderAnswer:
             text = f"the provider '{name}' closed the connection, or does not speak HTTP"
             raise ProviderFailed("broken", text) from None
         finally:
+            self._is_in_step = False
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task})

@@ -26,12 +26,13 @@ the body."""
 ERROR_CHARS = 500
 RETRY_S = 5.0
 MOST_RETRY_S = 24 * 3600.0
-ProviderRule = Literal["unreachable", "broken", "late", "client_gone", "shutdown"]
+ProviderRule = Literal["unreachable", "broken", "late", "client_gone", "cancelled", "shutdown"]
 _FAULTS: Mapping[ProviderRule, tuple[int, str, float | None]] = {
     "unreachable": (502, "provider_unreachable", RETRY_S),
     "broken": (502, "provider_broke_off", RETRY_S),
     "late": (504, "deadline_exceeded", RETRY_S),
     "client_gone": (499, "client_closed", None),
+    "cancelled": (409, "cancelled", None),
     "shutdown": (503, "draining", RETRY_S),
 }
 
@@ -49,6 +50,9 @@ class ProviderFailed(ShoalError):
         """Return the HTTP error for the client."""
         status, code, again_s = _FAULTS[self.rule]
         return HttpFault(status, code, self.message, retry_after_s=again_s)
+
+
+CANCELLED = ProviderFailed("cancelled", "the request was cancelled")
 
 
 @dataclass(frozen=True, slots=True)

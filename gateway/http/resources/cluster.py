@@ -95,7 +95,9 @@ class QueueOfInstance(TypedDict):
 
 
 class OpenRequestTold(TypedDict):
-    """An open request. `instance` is null while the request waits for an instance."""
+    """An open request. `instance` is null while the request waits for an instance, and if a
+    provider answers it. `waiting`: the answer has not begun. `provider` is null for a model of the
+    cluster."""
 
     request: str
     model: str
@@ -105,6 +107,7 @@ class OpenRequestTold(TypedDict):
     waiting: bool
     tokens: int
     seconds: float
+    provider: str | None
 
 
 class QueueAnswer(TypedDict):
@@ -232,7 +235,7 @@ class QueueResource(Resource):
         answer: QueueAnswer = {
             "running": sum(runner.running for runner in runners),
             "waiting": sum(runner.waiting for runner in runners)
-            + sum(1 for row in rows if row.instance is None),
+            + sum(1 for row in rows if row.instance is None and row.provider is None),
             "instances": [
                 {
                     "instance": runner.instance,

@@ -1,0 +1,102 @@
+"""Requests to providers in `/queue`: each is listed with its provider, and can be stopped by its
+id, in the provider's own dialect and in another one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.harness.gateway_testbed import GatewayTestbed, eventually
+from tests.harness.providers import Provider
+from tests.harness.tasked_gateway import TaskedGateway, chat, tasked_gateway
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskedGateway]:
+    with tasked_gateway(tmp_path_factory.mktemp("config"), processes=2) as made:
+        yield made
+
+
+def provider_of(site: TaskedGateway, model: str) -> Provider:
+    return site.openai if model.startswith("cloud:") else site.anthropic
+
+
+def queue(made: GatewayTestbed) -> dict[str, Any]:
+    return httpx.get(f"{made.url}/queue", timeout=10).json()
+
+
+def row_of(made: GatewayTestbed, client: str) -> dict[str, Any]:
+    def rows() -> list[dict[str, Any]]:
+        return [row for row in queue(made)["requests"] if row["client"] == client]
+
+    (row,) = eventually(rows, 10, "the request is listed")
+    return row
+
+
+def cancel(made: GatewayTestbed, row: dict[str, Any]) -> httpx.Response:
+    return httpx.post(f"{made.url}/v1/cancel/{row['request']}", timeout=10)
+
+
+@pytest.mark.parametrize("model", ["cloud:counts", "claude:counts"])
+def test_a_providers_stream_is_listed_and_stopped_by_its_id(
+    site: TaskedGateway, model: str
+) -> None:
+    made, provider = site.made, provider_of(site, model)
+    hung_up, client = provider.hung_up, f"reads {model}"
+    turns = [{"role": "user", "content": "x"}]
+    body = {"model": model, "messages": turns, "stream": True, "x_client_id": client}
+    body |= {"x_priority": "high"}
+    url = f"{made.url}/v1/chat/completions"
+    with httpx.stream("POST", url, json=body, timeout=30) as answer:
+        pieces = answer.iter_bytes()
+        next(pieces)
+        row = row_of(made, client)
+        # Anthropic's stream begins with an event that has no text
+        assert row["waiting"] == (model == "claude:counts")
+        assert answer.headers["x-request-id"].endswith(row["request"])
+        assert (row["model"], row["provider"]) == (model, model.partition(":")[0])
+        assert row["instance"] is None and row["priority"] == 5 and row["seconds"] >= 0
+        assert queue(made)["waiting"] == 0, "a provider's request waits for no instance"
+        assert cancel(made, row).status_code == 200
+        text = b"".join(pieces).decode()
+    assert text.endswith("data: [DONE]\n\n")
+    if model == "cloud:counts":
+        error = json.loads(text.split("\n\n")[-3].removeprefix("data: "))["error"]
+        assert error["code"] == "cancelled"
+    eventually(lambda: provider.hung_up > hung_up, 10, "the connection is closed")
+    eventually(lambda: not queue(made)["requests"], 10, "nothing is open")
+    assert cancel(made, row).status_code == 200, "a repeated stop has the same answer"
+
+
+@pytest.mark.parametrize(("model", "status"), [("cloud:silent", 409), ("claude:silent", 200)])
+def test_a_request_that_no_provider_has_answered_waits_and_is_stopped(
+    site: TaskedGateway, model: str, status: int
+) -> None:
+    made, client, answers = site.made, f"waits for {model}", list[httpx.Response]()
+    asking = threading.Thread(
+        target=lambda: answers.append(chat(made, model, x_client_id=client)), daemon=True
+    )
+    asking.start()
+    row = row_of(made, client)
+    assert row["waiting"] and row["tokens"] == 0
+    assert cancel(made, row).status_code == 200
+    asking.join(20)
+    assert answers[0].status_code == status
+    eventually(lambda: not queue(made)["requests"], 10, "nothing is open")
+
+
+def test_a_slow_reader_keeps_no_connection_of_a_stopped_request(site: TaskedGateway) -> None:
+    made, provider, client = site.made, site.openai, "reads nothing"
+    hung_up = provider.hung_up
+    turns = [{"role": "user", "content": "x"}]
+    body = {"model": "cloud:floods", "messages": turns, "stream": True, "x_client_id": client}
+    url = f"{made.url}/v1/chat/completions"
+    with httpx.stream("POST", url, json=body, timeout=30):
+        row = row_of(made, client)
+        assert cancel(made, row).status_code == 200
+        eventually(lambda: provider.hung_up > hung_up, 10, "the connection is closed")
