@@ -36,7 +36,7 @@ async def begin(parts: Parts, flow: Flow) -> Flow:
     attempt = None if flow.trial is None else flow.trial.attempt
     if attempt is None:
         return flow
-    if not await inbox.wait_begun(attempt.budget_s):
+    if not await inbox.wait_begun(attempt.left_s):
         progress = "; ".join(inbox.take_comments())
         raise HttpFaultRaised(attempt.too_late(flow.parsed.model, progress))
     if (fault := early_fault(inbox)) is not None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bus.models.tasks import ClientName, ClientProfile, ProviderModel
+from bus.models.tasks import ClientName, ClientProfile, ProviderModel, SpillOver
 from bus.wire.shares import Sharer
 from gateway.dialects.dialect import Parsed, WholeDialect
 from gateway.dialects.faults import HttpFault
@@ -164,12 +164,14 @@ class TaskTry:
     - `forwards`: the provider speaks the client's dialect and gets the body as it came.
     - `attempt`: the limits of the candidate; None if the body names a provider's model itself.
     - `timeout_s`: the rest of the client's timeout, if earlier candidates used some of it.
+    - `is_spilled`: the request waited too long for a model of the cluster, and spilled over.
     """
 
     name: str
     forwards: bool = False
     attempt: Attempt | None = None
     timeout_s: float | None = None
+    is_spilled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +183,9 @@ class Flow:
       model. `fields`: the fields of that body. `trial`: the candidate that is asked now;
       `provided`: if it is a provider's model.
     - `of_task`: that body, parsed once for all candidates.
+    - `spill`: the provider that takes the request if it waits too long; None if there is none.
+      `spilled`: why the request goes there; empty if it does not. `since_at`: since when a request
+      has waited that spilled over and was returned.
     - `parsed`: the body as it is answered; `UNPARSED` until it is parsed.
     - `profile`: the client's; None if it has none.
     - `is_limited`: the client may be in its cooldown or at a limit. `is_admitted`: it is not.
@@ -204,6 +209,9 @@ class Flow:
     trial: TaskTry | None = None
     provided: ProviderModel | None = None
     of_task: Parsed | None = None
+    spill: SpillOver | None = None
+    spilled: str = ""
+    since_at: float | None = None
     parsed: Parsed = UNPARSED
     profile: ClientProfile | None = None
     is_limited: bool = False

@@ -3,7 +3,8 @@
 All errors and cancellations pass through `Pipeline._run`. A request is recorded exactly once,
 however it ends: as a refusal before it is submitted, as an answer afterwards. Each candidate of a
 task counts as a request. A conversation that is replaced by a shorter one is not recorded, and
-neither is a request that runs in the background, which its run records.
+neither is a request that runs in the background, which its run records. A request that spills over
+to a provider is recorded once, where it ends.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from gateway.exchange.errors import fault_of
 from gateway.exchange.features import try_in_order
 from gateway.exchange.flow import Flow
 from gateway.exchange.parts import Parts
+from gateway.exchange.spilling import is_returned
 from gateway.exchange.stages import TABLE, Part, Table
 
 
@@ -90,6 +92,10 @@ class Pipeline:
     def _record_failure(self, error: BaseException) -> None:
         flow = self.flow
         fault = fault_of(error) if isinstance(error, Exception) else None
+        if fault is not None and is_returned(flow, fault):
+            if flow.running is not None:
+                flow.running.give_way()
+            return
         fault = fault or internal(flow.head.answer_id)
         if flow.running is None:
             self._parts.ended_requests.tell_refused(flow, fault)

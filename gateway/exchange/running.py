@@ -20,7 +20,11 @@ async def dispatch(parts: Parts, flow: Flow) -> Flow:
     head = flow.head
     traced = True if flow.traced else None
     exchange = parts.dispatcher.start(
-        flow.parsed, key_id=head.key, sharer=head.sharer, traced=traced
+        flow.parsed,
+        key_id=head.key,
+        sharer=head.sharer,
+        traced=traced,
+        since_at=flow.since_at,
     )
     return submitted(parts, flow, exchange)
 

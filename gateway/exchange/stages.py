@@ -39,6 +39,7 @@ from gateway.exchange.flow import Flow
 from gateway.exchange.parts import Parts
 from gateway.exchange.reading import identify, parse, read, report_ignored, wait_for_models
 from gateway.exchange.running import dispatch
+from gateway.exchange.spilling import spill
 
 Part = Literal["request", "candidate", "submission", "answer", "cut", "warm", "keep", "record"]
 
@@ -96,6 +97,7 @@ STAGES = (
     StageRow("provide", "submission", provide, attrgetter("provided")),
     StageRow("announce", "submission", announce, attrgetter("parsed.to_keep")),
     StageRow("relay", "answer", relay, attrgetter("running.relay")),
+    StageRow("spill", "answer", spill, attrgetter("spill")),
     StageRow("begin", "answer", begin, attrgetter("trial")),
     StageRow("answer", "answer", answer),
     StageRow("cut", "cut", cut, attrgetter("fault")),

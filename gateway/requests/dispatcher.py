@@ -108,13 +108,15 @@ class Dispatcher:
         sharer: Sharer,
         key_id: str | None = None,
         traced: Literal[True] | None = None,
+        since_at: float | None = None,
     ) -> Exchange:
         """Submit the requests of a body to instances, or queue them.
 
         The requests count towards the fair share of the client `sharer`; `key_id` is its API key.
-        With `traced`, runners report timings. Raises HttpFaultRaised if the gateway is full, if the
-        model is unknown or cannot make such answers, or if the model of a conversation has a Go
-        template.
+        With `traced`, runners report timings. A request that has waited before keeps its place in
+        line and its loading deadline, which count from `since_at`. Raises HttpFaultRaised if the
+        gateway is full or the model is unknown. Also raises it if the model cannot make such
+        answers, or if the model of a conversation has a Go template.
         """
         self._check_room(sharer)
         card = self._catalog.plain(parsed.model)
@@ -140,6 +142,8 @@ class Dispatcher:
             )
             for wire in wires
         )
+        for request in requests:
+            request.since_at = request.since_at if since_at is None else since_at
         self.requests.update((request.request_id, request) for request in requests)
         if len(requests) == 1:
             self._place(requests[0])
@@ -167,6 +171,12 @@ class Dispatcher:
                 self._stop(request)
         return True
 
+    def expected_wait_s(self, exchange: Exchange) -> float | None:
+        """Return the time in seconds until the model of a waiting exchange is ready, as the leader
+        expects it. None if it is unknown, or if the exchange does not wait for a load."""
+        waits = any(request.request_id in self._room for request in exchange.requests)
+        return self._room.ready_in_s(exchange.model) if waits else None
+
     def fail_all(self, reason: FailReason, message: str) -> None:
         """End every open request with an error, for example at shutdown."""
         for request in list(self.requests.values()):
@@ -185,6 +195,7 @@ class Dispatcher:
                 waiting=not request.begun,
                 tokens=request.tokens,
                 seconds=round(now - request.since_at, 3),
+                spill=None if request.begun else request.spill,
             )
             for request in self.requests.values()
         )

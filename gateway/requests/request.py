@@ -64,7 +64,8 @@ class ClientRequest:
     the preemption; None if no runner had begun the request. `recalled`: the gateway asked the
     runner to return the request. `made_way`: the runner returned the request after such a recall.
     `node`: the node of the instance's rank 0. `finishes`: finish reasons of the choices. `trace`:
-    None if the request is not traced.
+    None if the request is not traced. `spill`: what `/queue` says about its spilling over to a
+    provider; None if nothing is configured.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class ClientRequest:
         self.usage: Usage | None = None
         self.finishes: set[FinishReason] = set()
         self.trace = GatewayTrace(now) if wire.trace else None
+        self.spill: str | None = None
         self.failed: FailReason | None = None
         self.done = False
         self._owner = owner

@@ -94,11 +94,21 @@ class Metrics:
             "Spans for the trace collector: accepted, refused, or dropped.",
             ("outcome",),
         )
+        self._spilled = counter(
+            "shoal_spilled_requests",
+            "Requests that left the queue of a model for a provider's model, by outcome.",
+            ("model_name", "provider_model", "outcome"),
+        )
         self._ignored = counter(
             "shoal_ignored_fields",
             "Ignored request fields; `other`: in no published schema.",
             ("dialect", "field"),
         )
+
+    def spilled(self, model: str, provider: str, outcome: str) -> None:
+        """Count a request that left the queue of `model` for a provider's model. `outcome`:
+        answered, returned to the queue, or failed."""
+        self._spilled.labels(model, provider, outcome).inc()
 
     def exported(self, outcome: str, spans: int) -> None:
         """Count spans by the outcome of their export. Any thread may call it."""

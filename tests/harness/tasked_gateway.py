@@ -90,11 +90,12 @@ class TaskedGateway:
 
 
 @contextmanager
-def tasked_gateway(folder: Path, **options: Any) -> Iterator[TaskedGateway]:
-    """Start it all, with the key in the gateway's environment; all of it is gone afterwards."""
+def tasked_gateway(folder: Path, *, more: str = "", **options: Any) -> Iterator[TaskedGateway]:
+    """Start it all, with `more` at the end of the file and the key in the gateway's environment;
+    all of it is gone afterwards."""
     file = folder / "tasks.toml"
     with provider() as openai, provider() as anthropic, pytest.MonkeyPatch.context() as patch:
-        text = FILE.format(openai=openai.url, anthropic=anthropic.url, free=free_port())
+        text = FILE.format(openai=openai.url, anthropic=anthropic.url, free=free_port()) + more
         file.write_text(text)
         patch.setenv("SHOAL_TEST_CLOUD_KEY", KEY)
         with gateway_testbed(tasks_file=str(file), **options) as made:

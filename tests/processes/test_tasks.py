@@ -32,6 +32,11 @@ budget_s = 120
 
 [tasks.far]
 candidates = ["no-such-model", "cloud:says"]
+
+[tasks.quick]
+candidates = ["shoal-tiny"]
+spill_to = "cloud:says"
+spill_after_s = 0.02
 """
 
 
@@ -92,6 +97,17 @@ def test_the_bundled_model_answers_and_a_provider_where_no_model_can(
     told = json.loads(node.shoal("tasks", "--json").stdout)
     chat = next(one for one in told["tasks"] if one["name"] == "chat")
     assert [one["loaded"] for one in chat["candidates"]] == [True, False]
+
+
+def test_a_request_spills_over_while_its_model_loads(node: Node, cloud: Provider) -> None:
+    write(node, FILE.format(url=cloud.url))
+    known(node, "quick")
+    unload_all(node)
+    message = {"model": "quick", "messages": [{"role": "user", "content": "x"}], "max_tokens": 5}
+    answer = httpx.post(f"{node.url}/v1/messages", json=message, timeout=120)
+    assert by(answer) == "cloud:says" and "".join(TEXT) in answer.text, answer.text
+    assert not node.http.get("/queue").json()["requests"]
+    assert by(ask(node, "chat")) == MODEL, "the load that the request began goes on"
 
 
 def test_a_broken_file_is_told_by_the_doctor_and_changes_nothing(

@@ -31,6 +31,8 @@ from bus.models.tasks.table import (
     Provider,
     ProviderKind,
     ProviderModel,
+    SpillingModel,
+    SpillOver,
     TaskTable,
     read_tasks,
 )
@@ -53,6 +55,8 @@ __all__ = [
     "Provider",
     "ProviderKind",
     "ProviderModel",
+    "SpillOver",
+    "SpillingModel",
     "TaskTable",
     "capped",
     "read_clients",

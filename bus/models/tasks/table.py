@@ -83,12 +83,16 @@ class NamedTask(FileTable):
     `budget_s`: the time that each candidate has until its first token, loading included; None: the
     time that a load may take. `keep_alive_s`: how long the answering model stays in memory; None:
     as its own settings say. `pin_primary`: use the first candidate even if another one is loaded.
+    `spill_to`: the provider's model that answers if no candidate has begun `spill_after_s` after
+    the request's arrival. Both are set, or neither.
     """
 
     candidates: Annotated[tuple[str, ...], Field(min_length=1, max_length=MOST_CANDIDATES)]
     budget_s: Budget | None = None
     keep_alive_s: Seconds | None = None
     pin_primary: StrictBool = False
+    spill_to: str | None = None
+    spill_after_s: Budget | None = None
 
     @field_validator("candidates")
     @classmethod
@@ -96,6 +100,14 @@ class NamedTask(FileTable):
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"'{twice}' is listed twice")
         return names
+
+
+class SpillingModel(FileTable):
+    """A model of the cluster whose requests spill over: `spill_to`, a provider's model, answers a
+    request that has not begun `spill_after_s` after its arrival."""
+
+    spill_to: str
+    spill_after_s: Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +124,20 @@ class ProviderModel:
         return f"{self.provider}:{self.model}"
 
 
+@dataclass(frozen=True, slots=True)
+class SpillOver:
+    """The provider's model that takes requests which would wait longer than `after_s`."""
+
+    to: ProviderModel
+    after_s: float
+
+
 class TaskTable(FileTable):
     """The content of `tasks.toml`."""
 
     providers: Annotated[dict[str, Provider], Field(max_length=MOST_NAMED)] = {}
     tasks: Annotated[dict[str, NamedTask], Field(max_length=MOST_NAMED)] = {}
+    models: Annotated[dict[str, SpillingModel], Field(max_length=MOST_MODELS)] = {}
 
     def __bool__(self) -> bool:
         """Return whether there is any provider or task."""
@@ -144,13 +165,25 @@ class TaskTable(FileTable):
         """Return whether `name` is the name of a task or of a provider's model."""
         return self.task_named(name) is not None or self.provided(name) is not None
 
+    def spill_of(self, settings: NamedTask | SpillingModel) -> SpillOver | None:
+        """Return where the requests of a task or model spill over to; None if they never do."""
+        to = None if settings.spill_to is None else self.provided(settings.spill_to)
+        if to is None or settings.spill_after_s is None:
+            return None
+        return SpillOver(to, settings.spill_after_s)
+
     def provided_models(self) -> list[ProviderModel]:
-        """Return the models of providers that a provider's `models` or a task's `candidates` name,
-        sorted by name."""
+        """Return the models of providers that a provider's `models`, a task's `candidates` or a
+        `spill_to` name, sorted by name."""
         listed = [f"{name}:{model}" for name, own in self.providers.items() for model in own.models]
         named = [
             *listed,
             *(candidate for task in self.tasks.values() for candidate in task.candidates),
+            *(
+                own.spill_to
+                for own in (*self.tasks.values(), *self.models.values())
+                if own.spill_to is not None
+            ),
         ]
         models = {name: self.provided(name) for name in sorted(named)}
         return [model for model in models.values() if model is not None]
@@ -176,6 +209,28 @@ def _unsound(table: TaskTable) -> Iterator[tuple[list[str], str]]:
             if table.provided(candidate) is None and not is_model_id(candidate):
                 wrong = f"'{candidate[:80]}' is not a valid model name"
                 yield ["tasks", name, "candidates"], wrong + _no_provider(candidate, table)
+        yield from _unsound_spill(table, ["tasks", name], task)
+        if task.spill_to in task.candidates:
+            yield ["tasks", name, "spill_to"], f"'{task.spill_to}' is already a candidate"
+    for name, model in table.models.items():
+        if table.task_named(name) is not None:
+            yield ["models", name], "a task has this name: set spill_to in the task"
+        elif table.provided(name) is not None or not is_model_id(name):
+            yield ["models", name], "not the name of a model of the cluster"
+        yield from _unsound_spill(table, ["models", name], model)
+
+
+def _unsound_spill(
+    table: TaskTable, path: list[str], settings: NamedTask | SpillingModel
+) -> Iterator[tuple[list[str], str]]:
+    to, after_s = settings.spill_to, settings.spill_after_s
+    if to is None and after_s is not None:
+        yield [*path, "spill_after_s"], "needs spill_to, a provider's model (PROVIDER:MODEL)"
+    if to is not None and after_s is None:
+        yield [*path, "spill_to"], "needs spill_after_s, the seconds that a request waits at most"
+    if to is not None and table.provided(to) is None:
+        wrong = f"'{to[:80]}' is not a provider's model (PROVIDER:MODEL)"
+        yield [*path, "spill_to"], wrong + _no_provider(to, table)
 
 
 def _no_provider(candidate: str, table: TaskTable) -> str:

@@ -40,7 +40,8 @@ class ReadOpenRequests(Message):
 
 class OpenRequestRow(Message):
     """An open request. `instance` is None while the request waits for an instance, and if a
-    provider answers it (`provider`)."""
+    provider answers it (`provider`). `spill`: when a waiting request goes to a provider, or why it
+    does not; None if nothing is configured."""
 
     request: str
     model: str
@@ -51,6 +52,7 @@ class OpenRequestRow(Message):
     tokens: int
     seconds: float
     provider: str | None = None
+    spill: str | None = None
 
 
 class OpenRequestsRead(Message):

@@ -16,6 +16,8 @@ from typing import Any, cast
 
 import orjson
 
+from bus.models.tasks import SpillOver
+from bus.wire.cards import model_named
 from bus.wire.errors import BadRequest
 from bus.wire.shares import Sharer
 from gateway.access import AskingClients
@@ -30,6 +32,7 @@ from gateway.exchange.flow import Attempts, Flow, TaskTry
 from gateway.exchange.headers import one_line
 from gateway.exchange.parts import Parts
 from gateway.exchange.reading import context_of, parsed_body, read_aside
+from gateway.exchange.spilling import answer_elsewhere
 from gateway.fetching import providers
 from gateway.requests.tasks import Attempt, CandidateChoice, CandidateOrder, leads_on, order_of
 
@@ -54,10 +57,15 @@ async def resolve(parts: Parts, flow: Flow) -> Flow:
     flow = replace(flow, body=body)
     name = fields.get("model")
     in_background = fields.get("background") is True and flow.head.run is None
-    if not isinstance(name, str) or not table.means(name) or in_background:
+    if not isinstance(name, str) or in_background:
         return flow
     task = table.task_named(name)
-    if task is None:
+    if not table.means(name):
+        spill = await _spill_of(parts, flow, name)
+        if spill is None:
+            return flow
+        order = CandidateOrder((CandidateChoice(name, ASKED_DIRECTLY),), spill=spill)
+    elif task is None:
         choice = CandidateChoice(name, ASKED_DIRECTLY, table.provided(name))
         order = CandidateOrder((choice,))
     else:
@@ -98,17 +106,17 @@ async def try_in_order(parts: Parts, attempts: Attempts) -> None:
         attempt = Attempt(base.task, budget_s) if base.task else None
         trial = _trial_of(choice, base, attempt, left_s)
         before = attempts.flow
+        flow = replace(
+            base,
+            trial=trial,
+            provided=choice.provided,
+            of_task=before.of_task,
+            is_admitted=before.is_admitted,
+            spill=_spill_from(order, choice, before),
+        )
         try:
             _check_kind(choice, base)
-            await attempts.attempt(
-                replace(
-                    base,
-                    trial=trial,
-                    provided=choice.provided,
-                    of_task=before.of_task,
-                    is_admitted=before.is_admitted,
-                )
-            )
+            spilled = await _tried(parts, attempts, flow, since_at)
         except Exception as error:
             fault = fault_of(error)
             began = attempt is None or attempt.began
@@ -124,10 +132,12 @@ async def try_in_order(parts: Parts, attempts: Attempts) -> None:
                 why=fault.code,
             )
             continue
-        why = choice.why
-        if last is not None:
+        by, why = choice.candidate, choice.why
+        if spilled and order.spill is not None:
+            by, why = order.spill.to.name, spilled
+        elif last is not None:
             why = f"{order.choices[number - 1].candidate} did not answer ({last.code})"
-        reply.set_header(ANSWERED_BY, one_line(choice.candidate))
+        reply.set_header(ANSWERED_BY, one_line(by))
         reply.set_header(WHY, one_line(why))
         return
     assert last is not None, "a task has a candidate"
@@ -142,7 +152,9 @@ async def make_out(parts: Parts, flow: Flow) -> Flow:
     assert trial is not None
     if trial.forwards:
         return passed_on(parts, flow, trial)
-    if whole is not None:
+    if whole is not None and trial.is_spilled:
+        pass  # the same request, which no runner has any more
+    elif whole is not None:
         ids = iter(context_of(parts, flow).ids)
         whole = _with_new_ids(whole, {request.request_id: next(ids) for request in whole.requests})
     else:
@@ -160,7 +172,62 @@ def _trial_of(
 ) -> TaskTry:
     provided, dialect = choice.provided, base.head.dialect.name
     forwards = provided is not None and providers.ASKS.get(dialect) == provided.settings.kind
-    return TaskTry(choice.candidate, forwards, attempt, left_s)
+    # the timeout of a provider's answer counts from the request's arrival
+    return TaskTry(choice.candidate, forwards, attempt, None if provided is not None else left_s)
+
+
+async def _spill_of(parts: Parts, flow: Flow, name: str) -> SpillOver | None:
+    """Return where the requests of the model `name` spill over to. None for derived models and
+    adapters, because a provider does not have them."""
+    table, catalog = parts.tasks.table, parts.cluster.catalog
+    if not table.models or flow.head.kind != "generate":
+        return None
+    if not catalog.known:
+        await catalog.wait_known()
+    names = catalog.names()
+    if catalog.derived(name) is not None or catalog.adapters.named(name, names) is not None:
+        return None
+    try:
+        model = catalog.named(name)
+    except HttpFaultRaised:
+        return None
+    own = (entry for key, entry in table.models.items() if model_named(key, names) == model)
+    settings = next(own, None)
+    return None if settings is None else table.spill_of(settings)
+
+
+def _spill_from(order: CandidateOrder, choice: CandidateChoice, before: Flow) -> SpillOver | None:
+    """Return the provider to which a request may spill over from a candidate. A request that was
+    returned once does not spill over again."""
+    is_own = choice.provided is None and before.since_at is None
+    return order.spill if is_own else None
+
+
+async def _tried(parts: Parts, attempts: Attempts, flow: Flow, since_at: float) -> str:
+    """Let one candidate answer. Return why its request spilled over; empty if it did not, or if it
+    was returned. Raises what the stages raise."""
+    await attempts.attempt(flow)
+    spilled, trial = attempts.flow, flow.trial
+    if not spilled.spilled or trial is None:
+        return ""
+    if await answer_elsewhere(parts, attempts, flow):
+        return spilled.spilled
+    left_s = _left_s(flow.fields, parts.reactor.now() - since_at)
+    await attempts.attempt(_returned(flow, spilled, trial, left_s))
+    return ""
+
+
+def _returned(flow: Flow, spilled: Flow, trial: TaskTry, left_s: float | None) -> Flow:
+    """Return the flow of a request that a provider did not answer, and that waits again."""
+    again = replace(trial, timeout_s=None if left_s is None else max(left_s, LEAST_S))
+    return replace(
+        flow,
+        trial=again,
+        spill=None,
+        since_at=spilled.since_at,
+        of_task=spilled.of_task,
+        is_admitted=spilled.is_admitted,
+    )
 
 
 def _left_s(fields: Mapping[str, Any], passed_s: float) -> float | None:

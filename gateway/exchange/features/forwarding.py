@@ -126,7 +126,8 @@ def forward(parts: Parts, flow: Flow, provided: ProviderModel) -> Flow:
     HttpFaultRaised."""
     parsed = flow.parsed
     call = call_of(parts, provided, json_bytes({**flow.fields, "model": provided.model}), flow)
-    request = next(parts.parse_context().ids)
+    spilled = flow.of_task if flow.trial is not None and flow.trial.is_spilled else None
+    request = next(parts.parse_context().ids) if spilled is None else spilled.requests[0].request_id
     record = ProvidedAnswer(
         request=request,
         model=provided.name,

@@ -63,7 +63,6 @@ class OpenAnswers:
             opened.answer.stop(why)
 
     def rows(self) -> tuple[OpenRequestRow, ...]:
-        """Return a row for each open answer."""
         now = self._now()
         return tuple(
             OpenRequestRow(

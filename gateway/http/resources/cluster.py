@@ -97,7 +97,8 @@ class QueueOfInstance(TypedDict):
 class OpenRequestTold(TypedDict):
     """An open request. `instance` is null while the request waits for an instance, and if a
     provider answers it. `waiting`: the answer has not begun. `provider` is null for a model of the
-    cluster."""
+    cluster. `spill`: when a waiting request goes to a provider, or why it does not; null if nothing
+    is configured."""
 
     request: str
     model: str
@@ -108,6 +109,7 @@ class OpenRequestTold(TypedDict):
     tokens: int
     seconds: float
     provider: str | None
+    spill: str | None
 
 
 class QueueAnswer(TypedDict):

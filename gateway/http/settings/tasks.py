@@ -49,6 +49,16 @@ class TaskTold(TypedDict):
     budget_s: float | None
     keep_alive_s: float | None
     pin_primary: bool
+    spill_to: str | None
+    spill_after_s: float | None
+
+
+class SpillingModelTold(TypedDict):
+    """A model of the cluster whose waiting requests spill over to a provider's model."""
+
+    name: str
+    spill_to: str
+    spill_after_s: float
 
 
 class ProviderTold(TypedDict):
@@ -63,12 +73,14 @@ class ProviderTold(TypedDict):
 
 
 class TasksAnswer(ConfigAnswer):
-    """The tasks and providers of a node's `tasks.toml`; `trouble` is an error in the file."""
+    """The tasks and providers of a node's `tasks.toml`, and its models that spill over. `trouble`
+    is an error in the file."""
 
     node: str
     file: str
     trouble: str
     tasks: list[TaskTold]
+    models: list[SpillingModelTold]
     providers: list[ProviderTold]
 
 
@@ -105,6 +117,10 @@ class TaskList(Resource):
             "trouble": book.trouble,
             **_config(cluster),
             "tasks": [_task(cluster, parts, name) for name in sorted(book.table.tasks)],
+            "models": [
+                {"name": name, "spill_to": own.spill_to, "spill_after_s": own.spill_after_s}
+                for name, own in sorted(book.table.models.items())
+            ],
             "providers": [
                 {
                     "name": name,
@@ -136,6 +152,8 @@ def _task(cluster: Cluster, parts: Parts, name: str) -> TaskTold:
         "budget_s": task.budget_s,
         "keep_alive_s": task.keep_alive_s,
         "pin_primary": task.pin_primary,
+        "spill_to": task.spill_to,
+        "spill_after_s": task.spill_after_s,
     }
 
 

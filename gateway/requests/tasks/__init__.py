@@ -5,11 +5,12 @@ A task is a name that clients use instead of a model; its candidates are models 
 modules `order` and `attempt` are pure; `book` reads the files.
 """
 
-from gateway.requests.tasks.attempt import Attempt, leads_on
+from gateway.requests.tasks.attempt import OF_WAITING, Attempt, leads_on
 from gateway.requests.tasks.book import ClientBook, TaskBook, open_profiles, open_tasks
 from gateway.requests.tasks.order import CandidateChoice, CandidateOrder, order_of
 
 __all__ = [
+    "OF_WAITING",
     "Attempt",
     "CandidateChoice",
     "CandidateOrder",

@@ -15,16 +15,24 @@ OF_THE_MODEL = frozenset(
 """Error codes with a status below 500 that are the fault of the model and not of the request."""
 OF_THIS_GATEWAY = frozenset({"draining", "overloaded", "client_cooldown", "client_queue_full"})
 """Error codes that every other candidate would cause as well."""
+OF_WAITING = frozenset({"queue_full", "no_capacity", "model_loading"})
+"""Error codes that say that the request would have to wait."""
 
 
 @dataclass(slots=True)
 class Attempt:
     """The limits of one candidate. `budget_s` is the time until the first token; None for no limit.
-    `began` is true once the first token has come."""
+    `waited_s` of it has passed. `began` is true once the first token has come."""
 
     task: str
     budget_s: float | None
     began: bool = False
+    waited_s: float = 0.0
+
+    @property
+    def left_s(self) -> float | None:
+        """Return the rest of the budget; None for no limit."""
+        return None if self.budget_s is None else max(0.0, self.budget_s - self.waited_s)
 
     def too_late(self, candidate: str, progress: str) -> HttpFault:
         """Return the fault of a candidate that sent no token in time. `progress` is its last

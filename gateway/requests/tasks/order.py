@@ -11,9 +11,9 @@ chose.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bus.models.tasks import ProviderModel, TaskTable
+from bus.models.tasks import ProviderModel, SpillOver, TaskTable
 
 PRIMARY = "primary"
 
@@ -31,10 +31,11 @@ class CandidateChoice:
 @dataclass(frozen=True, slots=True)
 class CandidateOrder:
     """The candidates that are tried one after the other until one answers, and the candidates that
-    are left out."""
+    are left out. `spill`: the provider that takes a request which waits too long for them."""
 
     choices: tuple[CandidateChoice, ...]
     left_out: tuple[str, ...] = ()
+    spill: SpillOver | None = None
 
 
 def order_of(
@@ -42,6 +43,14 @@ def order_of(
 ) -> CandidateOrder:
     """Return the order of a task's candidates, never empty. `is_warm` returns whether a model of
     the cluster is loaded."""
+    task = table.tasks[name]
+    order = _order(table, name, is_warm=is_warm, allow_cloud=allow_cloud)
+    return replace(order, spill=table.spill_of(task))
+
+
+def _order(
+    table: TaskTable, name: str, *, is_warm: Callable[[str], bool], allow_cloud: bool
+) -> CandidateOrder:
     task = table.tasks[name]
     named = [
         CandidateChoice(candidate, PRIMARY, table.provided(candidate))

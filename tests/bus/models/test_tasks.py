@@ -92,6 +92,50 @@ def test_what_is_wrong_is_said_with_its_line(was: str, becomes: str, line: int, 
     assert "sk-not-a-name" not in said and "me:pass" not in said, "a key is not said back"
 
 
+SPILLING = (
+    SOUND.replace(
+        "pin_primary = true", 'pin_primary = true\nspill_to = "cloud:mini"\nspill_after_s = 10'
+    )
+    + """
+[models."org/big"]
+spill_to = "claude:opus"
+spill_after_s = 2.5
+"""
+)
+
+
+def test_a_task_and_a_model_may_spill_over() -> None:
+    table = read_tasks(SPILLING)
+    of_task, of_model = table.spill_of(table.tasks["chat"]), table.spill_of(table.models["org/big"])
+    assert of_task is not None and (of_task.to.name, of_task.after_s) == ("cloud:mini", 10.0)
+    assert of_model is not None and (of_model.to.name, of_model.after_s) == ("claude:opus", 2.5)
+    assert table.spill_of(table.tasks["short"]) is None
+    assert {"cloud:mini", "claude:opus"} <= {model.name for model in table.provided_models()}
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "words"),
+    [
+        ('"cloud:mini"', '"clod:mini"', "chat.spill_to: 'clod:mini' is not a provider's model"),
+        ('"cloud:mini"', '"clod:mini"', "did you mean 'cloud'?"),
+        ('"cloud:mini"', '"shoal-tiny"', "'shoal-tiny' is not a provider's model"),
+        ('"cloud:mini"', '"claude:sonnet"', "'claude:sonnet' is already a candidate"),
+        ('spill_to = "cloud:mini"\n', "", "chat.spill_after_s: needs spill_to"),
+        ("\nspill_after_s = 10", "", "chat.spill_to: needs spill_after_s"),
+        ("spill_after_s = 10", "spill_after_s = 0", "tasks.chat.spill_after_s"),
+        ("spill_after_s = 2.5", "", "models.org/big.spill_after_s is missing"),
+        ("spill_after_s = 2.5", "spill_after = 2.5", "did you mean spill_after_s?"),
+        ('[models."org/big"]', "[models.chat]", "a task has this name: set spill_to in the task"),
+        ('[models."org/big"]', '[models."cloud:x"]', "not the name of a model of the cluster"),
+    ],
+)
+def test_what_is_wrong_about_spilling_over_is_said(was: str, becomes: str, words: str) -> None:
+    assert was in SPILLING
+    with pytest.raises(ConfigError) as refused:
+        read_tasks(SPILLING.replace(was, becomes))
+    assert str(refused.value).startswith("tasks.toml, line ") and words in str(refused.value)
+
+
 def test_a_file_that_is_no_toml_or_too_large_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"not valid TOML.*line 2"):
         read_tasks("tasks = [\n[providers]")

@@ -35,9 +35,14 @@ def tasks(
         answer["allowCloudFallback"] = cloud_fallback
     output.document(answer)
     output.table(
-        ("task", "candidates", "loaded", ">budget", ">keep-alive", "primary"),
+        ("task", "candidates", "loaded", ">budget", ">keep-alive", "primary", "spills over"),
         [task_row(task) for task in answer["tasks"]],
     )
+    if answer["models"]:
+        output.say("")
+        output.table(
+            ("model", "spills over"), [(row["name"], _spill(row)) for row in answer["models"]]
+        )
     if answer["providers"]:
         output.say("")
         output.table(
@@ -66,6 +71,7 @@ def task_row(task: Row) -> tuple[str, ...]:
         _span(task["budget_s"]),
         _span(task["keep_alive_s"]),
         "pinned" if task["pin_primary"] else NONE,
+        _spill(task),
     )
 
 
@@ -78,6 +84,12 @@ def _provider_row(provider: Row) -> tuple[str, ...]:
         key if provider["has_key"] else f"{key} is not set",
         ", ".join(provider["models"]) or NONE,
     )
+
+
+def _spill(row: Row) -> str:
+    if row["spill_to"] is None:
+        return NONE
+    return f"to {row['spill_to']} after {row['spill_after_s']:g} s"
 
 
 def _span(seconds: float | None) -> str:

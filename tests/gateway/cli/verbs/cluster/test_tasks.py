@@ -30,7 +30,7 @@ def test_each_line_of_the_page_runs_as_printed(
         assert json.loads(found.stdout)["allowCloudFallback"] in (True, False)
     else:
         row = next(row for row in found.stdout.splitlines() if row.startswith("warm "))
-        assert row.split()[1:] == ["org/other,", "cloud:says,", MODEL, MODEL, "-", "-", "-"]
+        assert row.split()[1:] == ["org/other,", "cloud:says,", MODEL, MODEL, *"----"]
 
 
 def test_the_guard_is_set_on_the_command_line(site: TaskedGateway, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_what_is_nowhere_and_what_has_no_key_is_marked(site: TaskedGateway, tmp_
     assert "no-such (not here), down:m, keyless:m" in said
     assert "SHOAL_TEST_NO_SUCH_KEY is not set" in said and "none needed" in said
     row = next(line for line in said.splitlines() if line.startswith("pinned "))
-    assert row.split()[-4:] == ["0", "s", "-", "pinned"]
+    assert row.split()[-5:] == ["0", "s", "-", "pinned", "-"]
 
 
 def test_a_broken_file_is_said(site: TaskedGateway, tmp_path: Path) -> None:
