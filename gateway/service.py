@@ -86,6 +86,7 @@ class HttpService:
         self.end_all()
         self.watch.close()
         self.parts.dispatcher.close()
+        await self.parts.provided.connections.close()
         self.cluster.close()
         self.records.of_node.close()
         for held in (self.cluster.bus.traffic, self._stalls, self._stack):

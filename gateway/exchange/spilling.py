@@ -23,6 +23,7 @@ from gateway.exchange.parts import Parts
 from gateway.fetching import providers
 from gateway.requests.derived import requests_of
 from gateway.requests.tasks import OF_WAITING, Attempt
+from gateway.view.readings import wait_of
 
 NOT_SPILLED = "x-shoal-not-spilled"
 LOOK_S = 0.25
@@ -94,7 +95,7 @@ def is_returned(flow: Flow, fault: HttpFault) -> bool:
 
 
 def _forwards(flow: Flow, over: SpillOver) -> bool:
-    return providers.ASKS.get(flow.head.dialect.name) == over.to.settings.kind
+    return providers.speaks(over.to, flow.head.dialect.name)
 
 
 def _why_not(parts: Parts, flow: Flow, over: SpillOver) -> str:
@@ -103,6 +104,8 @@ def _why_not(parts: Parts, flow: Flow, over: SpillOver) -> str:
         return "providers are switched off (allowCloudFallback is false)"
     if len(flow.parsed.requests) > 1:
         return "a provider takes no body with several prompts"
+    if any(request.prompt.kind != "chat" for request in flow.parsed.requests):
+        return "a raw prompt is written for one model, so no other model gets it"
     call = providers.call_of(over.to, b"", os.environ, {})
     if isinstance(call, HttpFault):
         return call.message
@@ -136,7 +139,7 @@ async def _why_spilled(parts: Parts, flow: Flow, over: SpillOver) -> str:
         if any(request.begun for request in exchange.requests) or flow.http.watch.is_gone:
             return ""  # a runner reads the prompt
         waited_s = now() - flow.head.came_at
-        expected_s = parts.dispatcher.expected_wait_s(exchange)
+        expected_s = _expected_s(parts, exchange.model)
         if waited_s >= over.after_s:
             return f"{exchange.model} did not begin within {over.after_s:g} s (spill_after_s)"
         if expected_s is not None and waited_s + expected_s > over.after_s:
@@ -146,6 +149,16 @@ async def _why_spilled(parts: Parts, flow: Flow, over: SpillOver) -> str:
             )
         if attempt is not None and attempt.left_s == 0.0:
             return ""  # the candidate's budget is used up
+
+
+def _expected_s(parts: Parts, model: ModelId) -> float | None:
+    """Return the time in seconds until a model is ready, as the leader expects it. None if it is
+    unknown, or if the model is ready."""
+    catalog = parts.cluster.catalog
+    if catalog.ready(model):
+        return None
+    wait = wait_of(catalog.readings, model, parts.reactor.now())
+    return None if wait is None else wait.ready_in_s
 
 
 def _stays(parts: Parts, flow: Flow, over: SpillOver, why: str) -> None:

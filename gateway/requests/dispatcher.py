@@ -171,12 +171,6 @@ class Dispatcher:
                 self._stop(request)
         return True
 
-    def expected_wait_s(self, exchange: Exchange) -> float | None:
-        """Return the time in seconds until the model of a waiting exchange is ready, as the leader
-        expects it. None if it is unknown, or if the exchange does not wait for a load."""
-        waits = any(request.request_id in self._room for request in exchange.requests)
-        return self._room.ready_in_s(exchange.model) if waits else None
-
     def fail_all(self, reason: FailReason, message: str) -> None:
         """End every open request with an error, for example at shutdown."""
         for request in list(self.requests.values()):

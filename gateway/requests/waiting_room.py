@@ -163,14 +163,6 @@ class WaitingRoom:
             position=position,
         )
 
-    def ready_in_s(self, model: ModelId) -> float | None:
-        """Return the time in seconds until a model is ready, as the leader expects it; None if it
-        is unknown."""
-        if self._catalog.ready(model):
-            return None
-        wait = wait_of(self._catalog.readings, model, self._bus.reactor.now())
-        return None if wait is None else wait.ready_in_s
-
     def close(self) -> None:
         """Stop waiting for pulled models."""
         self._pulls.keep(())

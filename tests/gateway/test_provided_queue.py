@@ -100,3 +100,42 @@ def test_a_slow_reader_keeps_no_connection_of_a_stopped_request(site: TaskedGate
         row = row_of(made, client)
         assert cancel(made, row).status_code == 200
         eventually(lambda: provider.hung_up > hung_up, 10, "the connection is closed")
+
+
+@pytest.fixture
+def keeping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskedGateway]:
+    with tasked_gateway(tmp_path_factory.mktemp("config")) as made:
+        made.openai.keeps = made.anthropic.keeps = True
+        yield made
+
+
+def test_a_connection_is_kept_after_whole_answers_alone(keeping: TaskedGateway) -> None:
+    made, openai = keeping.made, keeping.openai
+
+    def port(model: str, **more: Any) -> int:
+        chat(made, model, **more)
+        return (keeping.anthropic if model.startswith("claude:") else openai).heard[-1].port
+
+    first = port("cloud:says")
+    assert port("cloud:says", stream=True) == first, "a stream that was read to its end"
+    assert port("cloud:busy") == first, "a refusal that was read to its end"
+    assert port("claude:works") == port("claude:works", stream=True), "translated answers"
+    again = port("cloud:says", x_client_id="kept")
+    assert again == first, "each provider has its own connections"
+    # a stream that is stopped within its answer, and answers that break off
+    assert port("cloud:silent", x_timeout_s=0.3) == first
+    second = port("cloud:says")
+    assert second != first, "an answer was open on the first one"
+    assert port("cloud:dies", stream=True) == second
+    third = port("cloud:says")
+    assert third not in (first, second)
+    assert "connection" not in openai.heard[-1].headers
+
+
+def test_a_connection_that_the_provider_closed_is_not_used(keeping: TaskedGateway) -> None:
+    keeping.openai.keeps = False
+    ports = set[int]()
+    for _ in range(3):
+        assert chat(keeping.made, "cloud:says").status_code == 200
+        ports.add(keeping.openai.heard[-1].port)
+    assert len(ports) == 3

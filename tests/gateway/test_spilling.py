@@ -183,6 +183,14 @@ def test_a_request_that_the_provider_cannot_serve_stays_and_says_why(
     assert answer.status_code == 504 and words in answer.headers[NOT_SPILLED]
 
 
+def test_a_raw_prompt_stays(made: GatewayTestbed, site: TaskedGateway) -> None:
+    site.openai.heard.clear()
+    body = {"model": COLD, "prompt": "<|user|>", "x_timeout_s": 1.0}
+    answer = httpx.post(f"{made.url}/v1/completions", json=body, timeout=20)
+    assert answer.status_code == 504 and "raw prompt" in answer.headers[NOT_SPILLED]
+    assert not site.openai.heard
+
+
 def test_nothing_spills_over_where_providers_are_switched_off(made: GatewayTestbed) -> None:
     made.happen(CloudFallbackAllowed(allowed=False))
 

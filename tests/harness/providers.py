@@ -24,6 +24,10 @@ REFUSALS: dict[str, tuple[int, dict[str, str], str]] = {
 """Models that refuse -> the status, the headers, and what is said; `{key}` is the key that came."""
 
 
+KEPT = ("says", "works", "busy", "picky")
+"""The models after whose answers a connection can be kept."""
+
+
 @dataclass(frozen=True)
 class Heard:
     """A question that came."""
@@ -31,11 +35,13 @@ class Heard:
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
+    port: int
+    """The client's port, which tells its connections apart."""
 
 
 class Provider(ThreadingHTTPServer):
     """What was asked is in `heard`, and how many clients hung up in `hung_up`; `over` lets those
-    go that wait."""
+    go that wait. `keeps`: connections stay open after whole answers."""
 
     daemon_threads = True
 
@@ -43,6 +49,7 @@ class Provider(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answers)
         self.heard: list[Heard] = []
         self.hung_up = 0
+        self.keeps = False
         self.over = threading.Event()
 
     @property
@@ -64,8 +71,8 @@ class _Answers(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.server.heard.append(Heard(self.path, headers, body))
-        self.close_connection = True
+        self.server.heard.append(Heard(self.path, headers, body, self.client_address[1]))
+        self.close_connection = not (self.server.keeps and body["model"] in KEPT)
         try:
             self._answer(body["model"], body)
         except (BrokenPipeError, ConnectionResetError):
@@ -78,6 +85,11 @@ class _Answers(BaseHTTPRequestHandler):
         is_anthropic = self.path.endswith("/messages")
         if model in REFUSALS:
             self._refuse(*REFUSALS[model])
+        elif (whole := plain_whole(self.path, model)) and not body.get("stream"):
+            self._head("application/json", len(whole))
+            self.wfile.write(whole)
+        elif self.path == "/v1/completions":
+            self._stream(model, completion_frames(model))
         elif model == "silent":
             self.server.over.wait(60)
         elif body.get("stream"):
@@ -142,6 +154,35 @@ class _Answers(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(length))
         self.end_headers()
+
+
+def plain_whole(path: str, model: str) -> bytes:
+    """Embeddings, a raw completion or a token count; empty for other paths."""
+    usage = {"prompt_tokens": 7, "total_tokens": 7}
+    told: dict[str, Any]
+    if path == "/v1/embeddings":
+        vectors = [{"object": "embedding", "index": 0, "embedding": [0.5, -0.25]}]
+        told = {"object": "list", "model": model, "data": vectors, "usage": usage}
+    elif path == "/v1/completions":
+        choice = {"index": 0, "text": "".join(TEXT), "finish_reason": "stop"}
+        usage |= {"completion_tokens": 4, "total_tokens": 11}
+        told = {"object": "text_completion", "model": model, "choices": [choice], "usage": usage}
+    elif path == "/v1/messages/count_tokens":
+        told = {"input_tokens": 12}
+    else:
+        return b""
+    return json.dumps(told).encode()
+
+
+def completion_frames(model: str) -> list[bytes]:
+    """The events of a streamed raw completion."""
+    chunk = {"object": "text_completion", "model": model}
+    texts = [{**chunk, "choices": [{"index": 0, "text": text}]} for text in TEXT]
+    end = {**chunk, "choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+    return [
+        *(f"data: {json.dumps(one)}\n\n".encode() for one in (*texts, end)),
+        b"data: [DONE]\n\n",
+    ]
 
 
 def openai_whole(model: str) -> bytes:

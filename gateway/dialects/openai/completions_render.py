@@ -57,7 +57,8 @@ class CompletionsStream(OpenAIStream):
             request.request_id: echo
             for request, echo in zip(parsed.requests, parsed.echoes, strict=False)
         }
-        self._wants_logprobs = parsed.requests[0].top_logprobs is not None
+        # a body that was passed on to a provider has no requests, and renders only errors
+        self._wants_logprobs = any(request.top_logprobs is not None for request in parsed.requests)
 
     def open(self) -> bytes:
         """Return the echoed prompts. If no prompt is echoed, return a comment, so that the head of

@@ -171,7 +171,7 @@ def _trial_of(
     choice: CandidateChoice, base: Flow, attempt: Attempt | None, left_s: float | None
 ) -> TaskTry:
     provided, dialect = choice.provided, base.head.dialect.name
-    forwards = provided is not None and providers.ASKS.get(dialect) == provided.settings.kind
+    forwards = provided is not None and providers.speaks(provided, dialect)
     # the timeout of a provider's answer counts from the request's arrival
     return TaskTry(choice.candidate, forwards, attempt, None if provided is not None else left_s)
 
@@ -240,8 +240,14 @@ def _left_s(fields: Mapping[str, Any], passed_s: float) -> float | None:
 
 
 def _check_kind(choice: CandidateChoice, base: Flow) -> None:
-    if choice.provided is not None and base.head.kind != "generate":
-        text = f"'{choice.provided.name}' is a provider's model, which only generates text"
+    provided, dialect = choice.provided, base.head.dialect.name
+    if provided is None or base.head.kind == "generate":
+        return
+    if not providers.speaks(provided, dialect):
+        text = (
+            f"'{provided.name}' is a model of a provider of the kind '{provided.settings.kind}'. "
+            "Such providers take embeddings in OpenAI's API, and token counts in Anthropic's"
+        )
         raise HttpFaultRaised(HttpFault(400, "unsupported", text, field="model"))
 
 

@@ -48,7 +48,7 @@ def passed_on(parts: Parts, flow: Flow, trial: TaskTry) -> Flow:
     parsed = Parsed(
         requests=(),
         model=trial.name,
-        stream=fields.get("stream") is True,
+        stream=fields.get("stream") is True and flow.head.kind == "generate",
         answer_id="",
         created_at_s=wall(),
         fingerprint="",
@@ -67,7 +67,8 @@ def call_of(
         raise HttpFaultRaised(leaves.fault)
     forwards = flow.trial is not None and flow.trial.forwards
     headers = flow.http.headers() if forwards else NO_HEADERS
-    call = providers.call_of(provided, body, os.environ, headers)
+    dialect = flow.head.dialect.name if forwards else ""
+    call = providers.call_of(provided, body, os.environ, headers, dialect)
     if isinstance(call, HttpFault):
         raise HttpFaultRaised(call)
     return call
@@ -136,7 +137,7 @@ def forward(parts: Parts, flow: Flow, provided: ProviderModel) -> Flow:
         streamed=parsed.stream,
     )
     tracker = ToldInPassing(is_stream=parsed.stream)
-    answer = providers.ProviderAnswer(call)
+    answer = providers.ProviderAnswer(call, parts.provided.connections)
     flow = replace(flow, parsed=replace(parsed, answer_id=str(request)))
     forwarded = Forwarded(parts, flow, call, provided, answer, tracker, record)
     gone = providers.ProviderFailed("client_gone", "the client went away")
@@ -145,7 +146,7 @@ def forward(parts: Parts, flow: Flow, provided: ProviderModel) -> Flow:
     running.relay = partial(_relayed, forwarded)
     flow = begun(parts, flow, running, tracker.spent)
     parts.provided.add(
-        providers.OpenAnswer(
+        providers.OpenProviderRequest(
             request=request,
             provided=provided,
             client=record.extras.client_id,

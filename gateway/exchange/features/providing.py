@@ -84,7 +84,7 @@ class _TranslatedAnswer:
         self._target = providers.target_of(provided)
         self._call = call
         self._now = parts.reactor.now
-        self._answer = providers.ProviderAnswer(call)
+        self._answer = providers.ProviderAnswer(call, parts.provided.connections)
         self._tracker = ToldInPassing(is_stream=True)
         timeout_s = flow.parsed.extras.timeout_s
         self._ends_at = None if timeout_s is None else flow.head.came_at + timeout_s
@@ -96,7 +96,7 @@ class _TranslatedAnswer:
     def begin(self, request: ClientRequest, unheeded: tuple[str, ...]) -> None:
         """Start a task that sends the request and passes on the answer."""
         self._parts.provided.add(
-            providers.OpenAnswer(
+            providers.OpenProviderRequest(
                 request=request.request_id,
                 provided=self._provided,
                 client=request.wire.client_id,

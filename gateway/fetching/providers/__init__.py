@@ -8,7 +8,6 @@ are not followed, and no proxy is used. Only two of the client's headers are pas
 
 from gateway.fetching.providers.answer import ProviderAnswer
 from gateway.fetching.providers.call import (
-    ASKS,
     CANCELLED,
     ProviderCall,
     ProviderFailed,
@@ -16,15 +15,15 @@ from gateway.fetching.providers.call import (
     call_of,
     failure_within,
     refusal_of,
+    speaks,
 )
-from gateway.fetching.providers.open_answers import OpenAnswer, OpenAnswers
+from gateway.fetching.providers.open_answers import OpenAnswers, OpenProviderRequest
 from gateway.fetching.providers.translating import provider_body, stream_faults, target_of
 
 __all__ = [
-    "ASKS",
     "CANCELLED",
-    "OpenAnswer",
     "OpenAnswers",
+    "OpenProviderRequest",
     "ProviderAnswer",
     "ProviderCall",
     "ProviderFailed",
@@ -33,6 +32,7 @@ __all__ = [
     "failure_within",
     "provider_body",
     "refusal_of",
+    "speaks",
     "stream_faults",
     "target_of",
 ]

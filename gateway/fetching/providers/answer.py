@@ -1,5 +1,8 @@
-"""Talks to one provider: sends a request on its own connection, and receives the bytes of the
-answer.
+"""Talks to providers: sends a request, and receives the bytes of the answer.
+
+A connection carries one answer at a time. After a complete answer it is kept for the next request
+to the same address, for `KEPT_S`. It is closed after an error, after a stop, and if a part of the
+answer was not read.
 
 Each step has its own time limit. `stop` ends the current step if the client disconnects or the
 gateway shuts down. After a failure, no further step succeeds. Call `close` in every case.
@@ -20,15 +23,51 @@ if TYPE_CHECKING:
     import httpcore
 
 CONNECTS_S = 10.0
+KEPT_S = 4.0
+"""How long an idle connection is kept. Many servers close idle connections after 5 s, and a request
+on a connection that is being closed would fail."""
+MOST_KEPT = 16
+"""So many connections to providers stay open while one of them is idle."""
 USER_AGENT = "shoal/0.1"
 _T = TypeVar("_T")
+
+
+class ProviderConnections:
+    """The connections of one HTTP process to providers. TLS is verified as for new connections,
+    because each connection belongs to one scheme, host and port."""
+
+    def __init__(self) -> None:
+        self._pools: dict[bool, httpcore.AsyncConnectionPool] = {}
+
+    async def pool(self, url: str) -> httpcore.AsyncConnectionPool:
+        """Return the connections for the scheme of `url`."""
+        import httpcore
+
+        tls = url.startswith("https:")
+        context = await asyncio.to_thread(_trusted) if tls else None
+        if tls not in self._pools:
+            self._pools[tls] = httpcore.AsyncConnectionPool(
+                ssl_context=context,
+                max_connections=None,
+                max_keepalive_connections=MOST_KEPT,
+                keepalive_expiry=KEPT_S,
+                network_backend=cast(httpcore.AsyncNetworkBackend, httpcore.AnyIOBackend()),
+            )
+        return self._pools[tls]
+
+    async def close(self) -> None:
+        """Close all connections, at the end of the process."""
+        for pool in self._pools.values():
+            with contextlib.suppress(Exception):
+                await pool.aclose()
 
 
 class ProviderAnswer:
     """A provider's answer as it arrives. `status` and `headers` (names in lower case) are the
     provider's."""
 
-    def __init__(self, call: ProviderCall) -> None:
+    def __init__(self, call: ProviderCall, connections: ProviderConnections) -> None:
+        self._connections = connections
         self.status = 0
         self.headers: dict[str, str] = {}
         self._call = call
@@ -61,7 +100,7 @@ class ProviderAnswer:
         return await self._bounded(self._next(), within_s, "sent nothing more")
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, or keep it if the answer is complete."""
         self._stopped.cancel()
         with contextlib.suppress(Exception):
             await self._held.aclose()
@@ -74,19 +113,8 @@ class ProviderAnswer:
         return b""
 
     async def _ask(self) -> httpcore.Response:
-        import httpcore
-
-        tls = self._call.url.startswith("https:")
-        pool = httpcore.AsyncConnectionPool(
-            ssl_context=await asyncio.to_thread(_trusted) if tls else None,
-            max_connections=1,
-            max_keepalive_connections=0,
-            network_backend=cast(httpcore.AsyncNetworkBackend, httpcore.AnyIOBackend()),
-        )
-        await self._held.enter_async_context(pool)
-        headers: dict[bytes | str, bytes | str] = {
-            **self._call.headers, "user-agent": USER_AGENT, "connection": "close",
-        }  # fmt: skip
+        pool = await self._connections.pool(self._call.url)
+        headers: dict[bytes | str, bytes | str] = {**self._call.headers, "user-agent": USER_AGENT}
         return await self._held.enter_async_context(
             pool.stream(
                 "POST",

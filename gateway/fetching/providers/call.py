@@ -16,9 +16,18 @@ from bus.translation import error_message
 from bus.wire.errors import ShoalError
 from gateway.dialects.faults import HttpFault
 
-ASKS: Mapping[str, ProviderKind] = {"openai_chat": "openai", "anthropic_messages": "anthropic"}
-"""Dialects in which clients may use a provider directly, each with the kind of provider that has
-the same dialect. A body in that dialect is passed on to the provider unchanged."""
+_PATHS: Mapping[str, tuple[ProviderKind, str]] = {
+    "openai_chat": ("openai", "/chat/completions"),
+    "openai_completions": ("openai", "/completions"),
+    "openai_embeddings": ("openai", "/embeddings"),
+    "anthropic_messages": ("anthropic", "/messages"),
+    "anthropic_count_tokens": ("anthropic", "/messages/count_tokens"),
+}
+_TRANSLATED: Mapping[ProviderKind, str] = {
+    "openai": "openai_chat",
+    "anthropic": "anthropic_messages",
+}
+"""The dialect into which bodies in other dialects are translated."""
 ANTHROPIC_VERSION = "2023-06-01"
 PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
 """Headers that clients of Anthropic's API send and that are passed on, because they say how to read
@@ -67,11 +76,22 @@ class ProviderCall:
     key: str = field(repr=False)
 
 
+def speaks(target: ProviderModel, dialect: str) -> bool:
+    """Return whether a provider has the client's dialect. A body in that dialect is passed on to
+    the provider unchanged."""
+    return _PATHS.get(dialect, ("", ""))[0] == target.settings.kind
+
+
 def call_of(
-    target: ProviderModel, body: bytes, environment: Mapping[str, str], client: Mapping[str, str]
+    target: ProviderModel,
+    body: bytes,
+    environment: Mapping[str, str],
+    client: Mapping[str, str],
+    dialect: str = "",
 ) -> ProviderCall | HttpFault:
     """Return the call that sends a body to a provider. If the provider's key is not set in
-    `environment`, return an error. `client` has the client's headers, with names in lower case."""
+    `environment`, return an error. `client` has the client's headers, with names in lower case.
+    `dialect`: that of the body; another one than the provider's means a translated body."""
     settings = target.settings
     key = environment.get(settings.key_env, "").strip() if settings.key_env else ""
     if settings.key_env and not (key and key.isascii() and key.isprintable()):
@@ -82,11 +102,11 @@ def call_of(
         )
         return HttpFault(502, "provider_unauthorized", text)
     headers = {"content-type": "application/json", "accept-encoding": "identity"}
+    path = _PATHS[dialect if speaks(target, dialect) else _TRANSLATED[settings.kind]][1]
     if settings.kind == "openai":
-        path = "/chat/completions"
         headers |= {"authorization": f"Bearer {key}"} if key else {}
     else:
-        path = "/messages" if settings.base_url.endswith("/v1") else "/v1/messages"
+        path = path if settings.base_url.endswith("/v1") else f"/v1{path}"
         passed = {name: client[name] for name in PASSED_HEADERS if name in client}
         headers |= {"anthropic-version": ANTHROPIC_VERSION, **passed}
         headers |= {"x-api-key": key} if key else {}

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from bus.models.tasks import ProviderModel
 from bus.wire.calls.processes import OpenRequestRow
 from bus.wire.ids import RequestId
-from gateway.fetching.providers.answer import ProviderAnswer
+from gateway.fetching.providers.answer import ProviderAnswer, ProviderConnections
 from gateway.fetching.providers.call import ProviderFailed
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAnswer:
+class OpenProviderRequest:
     """An open answer of a provider.
 
     `provided`: the model that answers. `client`: the name that the client sends. `since_at`: when
@@ -36,13 +36,14 @@ class OpenAnswer:
 
 
 class OpenAnswers:
-    """The open answers of one HTTP process."""
+    """The open answers of one HTTP process, and its connections to providers."""
 
     def __init__(self, now: Callable[[], float]) -> None:
+        self.connections = ProviderConnections()
         self._now = now
-        self._by_id: dict[RequestId, OpenAnswer] = {}
+        self._by_id: dict[RequestId, OpenProviderRequest] = {}
 
-    def add(self, opened: OpenAnswer) -> None:
+    def add(self, opened: OpenProviderRequest) -> None:
         self._by_id[opened.request] = opened
 
     def discard(self, request_id: RequestId) -> None:
