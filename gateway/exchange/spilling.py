@@ -138,6 +138,8 @@ async def _why_spilled(parts: Parts, flow: Flow, over: SpillOver) -> str:
             return f"{exchange.model} has no place for it ({fault.code})"
         if any(request.begun for request in exchange.requests) or flow.http.watch.is_gone:
             return ""  # a runner reads the prompt
+        if flow.head.run is not None and any(request.instance for request in exchange.requests):
+            return ""  # a job keeps its id, so a runner must not get it twice
         waited_s = now() - flow.head.came_at
         expected_s = _expected_s(parts, exchange.model)
         if waited_s >= over.after_s:
