@@ -107,9 +107,15 @@ def in_thread(call: Callable[[], httpx.Response]) -> tuple[threading.Thread, lis
     return thread, answers
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("model", "to"), [(COLD, "cloud:works"), ("to-claude", "claude:works")])
-@pytest.mark.parametrize("dialect", PATHS)
+CASES = [
+    *((dialect, COLD, "cloud:works", False) for dialect in PATHS),
+    *((dialect, "to-claude", "claude:works", True) for dialect in PATHS),
+    ("chat", COLD, "cloud:works", True),
+    ("messages", "to-claude", "claude:works", False),
+]
+
+
+@pytest.mark.parametrize(("dialect", "model", "to", "stream"), CASES)
 def test_a_request_that_waits_too_long_is_answered_by_the_provider(
     made: GatewayTestbed, dialect: str, model: str, to: str, stream: bool
 ) -> None:
@@ -271,7 +277,7 @@ def test_embeddings_and_token_counts_never_spill_over(
     assert not site.openai.heard
 
 
-def test_a_request_spills_over_at_once_where_the_leader_expects_a_longer_wait(
+def test_a_longer_wait_that_the_leader_expects_is_not_waited_for_and_a_load_ends_it(
     tmp_path: Path,
 ) -> None:
     wait = PoolWait(
@@ -285,11 +291,7 @@ def test_a_request_spills_over_at_once_where_the_leader_expects_a_longer_wait(
         answer = chat(made, "patient-one", x_timeout_s=15.0)
         assert who(answer)[1] == "cloud:says", answer.text
         assert "is expected to be ready in 60 s, after 20 s" in (who(answer)[2] or "")
-
-
-def test_a_returned_request_is_answered_by_the_model_once_it_is_loaded(tmp_path: Path) -> None:
-    with tasked_gateway(tmp_path, more=SPILLS) as site:
-        made = site.made
+        # a returned request is answered by the model once it is loaded
         thread, answers = in_thread(lambda: chat(made, "to-busy", x_timeout_s=25.0))
         eventually(lambda: refused(site.openai), 10, "the provider refused it")
         made.place(made.runner("inst-2", place=False), model=ModelId(COLD))
