@@ -5,9 +5,9 @@ Pure. The memory that a node can give to one more model is
     usable = min(free memory, ceiling - reserved memory)
 
 Free memory is measured, less the reservations of ranks that are still loading. The ceiling of a Mac
-is the memory that its GPU may wire; that of any other node is 0.75 x its memory. A model that lives
-on GPUs has a `home`; then the memory of these GPUs counts (`master.placement.devices`), and the
-machine's memory only has to hold the 256 MB of its process. An APU that shares the machine's memory
+is the memory that its GPU may wire; that of any other node is 0.75 x its memory. A model on GPUs
+has a `home`: then the memory of these GPUs counts (`master.placement.gpus`). The machine's memory
+only has to hold the 256 MB of its process. An APU that shares the machine's memory
 (GTT > VRAM and GTT >= RAM) adds as much of it as the GPU can map, less 16 GB. Cards of older nodes
 list no GPUs: there the ceiling of a discrete GPU is 0.90 x its memory.
 """
@@ -121,7 +121,7 @@ class NodeCapacity:
 
     def shares(self, size_bytes: int) -> tuple[DeviceShare, ...]:
         """Return how a model that reserves `size_bytes` in all is divided over the GPUs of its
-        home; empty without a home, or if it does not fit there as a whole."""
+        home. Empty: there is no home, or the model does not fit as a whole."""
         if self.home is None:
             return ()
         return shares_of(self.home, self._usable_rooms, max(0, size_bytes - FIXED_BYTES)) or ()
@@ -182,8 +182,8 @@ def node_capacities(
 
     A rank that is not ready counts as loading, because its memory is not yet measured. Tests and
     quantizations always count as loading, because their memory rises and falls. Nodes of one
-    machine measure the same memory, so loading ranks of one node count on all of them, and so do
-    the unused part of a lease and all reservations on GPUs. The reported use of a lease is memory
+    machine measure the same memory, so loading ranks of one node count on all of them. So do the
+    unused part of a lease and all reservations on GPUs. The reported use of a lease is memory
     of the machine, not of a discrete GPU.
     """
     machines = {node: card.machine or node for node, card in cards.items()}

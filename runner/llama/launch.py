@@ -71,8 +71,7 @@ class Launch:
 
     def _placed(self) -> list[str]:
         """Return the options that say where the layers are. llama-server counts the visible GPUs
-        from 0, and divides the layers, with the output layer, by the numbers of the tensor
-        split."""
+        from 0. It divides the layers and the output layer by the numbers of the tensor split."""
         if not self.devices:
             return ["--device", "none", "--gpu-layers", "0"]
         names = [f"{NAMES[share.vendor]}{count}" for count, share in enumerate(self.devices)]

@@ -139,7 +139,7 @@ def llama_tags(output: str, devices: Sequence[Device]) -> tuple[str, ...]:
 
 
 class DeviceWatch:
-    """Looks at the GPUs periodically, until it is closed. `devices` and `tags` (of llama-server's
+    """Reads the GPUs periodically, until it is closed. `devices` and `tags` (of llama-server's
     GPU backends) are the latest result. `program` starts llama-server; only a program alone is
     asked for its devices, because the library of the extra computes on the processor."""
 
@@ -170,7 +170,7 @@ class DeviceWatch:
         self._wake.set()
 
     def close(self) -> None:
-        """Start no further look; one that hangs is abandoned."""
+        """Start no further look. A look that hangs is abandoned."""
         self._is_closed = True
         self._wake.set()
         self._thread.join(CLOSE_S)

@@ -78,8 +78,8 @@ def home_of(card: NodeCard, backend: str, model: ModelCard | None = None) -> Hom
     """Return the GPUs on which a backend keeps a model on this node. None: in the machine's memory,
     as on Macs, or on nodes that list no GPU. A text: why the GPUs that it needs are not there.
 
-    MLX uses the first NVIDIA GPU, llama-server all GPUs of its maker, or else an APU, and a program
-    of `engines.toml` those that its table names.
+    MLX uses the first NVIDIA GPU, and llama-server all GPUs of its maker, or else an APU. A program
+    of `engines.toml` uses the GPUs that its table names.
     """
     if backend.startswith(COMMAND_TAG):
         return None if model is None or not card.devices else _home_of_program(card, model.gpus)
