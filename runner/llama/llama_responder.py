@@ -17,6 +17,7 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Displaced, PromptAnswer
 from runner.llama.frames import Frame, LostAnswer, News
+from runner.llama.gatherer import StepGatherer
 from runner.llama.launch import Launch
 from runner.llama.open_answer import AnswerRow, OpenAnswer, SentWorks
 from runner.llama.slots import Slots
@@ -29,7 +30,7 @@ RowId = tuple[RequestId, int]
 
 class LlamaResponder:
     """The `Responder` of a GGUF model. `works`, `launch` and `client` are set when the model is
-    loaded. `post` runs a callback in the main thread."""
+    loaded. `post` runs a callback in the main thread, `later` after some seconds."""
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class LlamaResponder:
         now: Callable[[], float],
         *,
         post: Callable[[Callable[[], None]], None],
+        later: Callable[[float, Callable[[], None]], object],
         text: TextThread[PreparedRequest | ReadPrompt],
     ) -> None:
         self.works: SentWorks | None = None
@@ -53,6 +55,7 @@ class LlamaResponder:
         self._frames = 0
         self._beats = 0
         self._news_at = 0.0
+        self._step = StepGatherer[RowId](server.flush, later)
 
     @property
     def running(self) -> frozenset[RequestId]:
@@ -233,7 +236,10 @@ class LlamaResponder:
             request.fail("internal", f"grammar: {error}", now)
         except Exception as error:
             self._server.failed(request, error, "the model's output could not be read", now)
-        self._server.flush()
+        if request.is_over:
+            self._server.flush()
+        else:
+            self._step.add((request.request_id, row.choice), self._streams.keys())
 
     def _take(self, answer: OpenAnswer, row: AnswerRow, frame: Frame, now: float) -> None:
         request, totals, before = answer.request, self._server.totals, row.tokens

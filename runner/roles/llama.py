@@ -67,7 +67,7 @@ class LlamaRole(ServingRole):
             self._open_text, reactor.call, self._text_loaded
         )
         self._responder = self._server.responder = LlamaResponder(
-            self._server, reactor.now, post=reactor.call, text=self._text
+            self._server, reactor.now, post=reactor.call, later=reactor.later, text=self._text
         )
         self._since = reactor.now()
         self._works: SentWorks | None = None

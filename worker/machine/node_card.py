@@ -45,7 +45,7 @@ class FreeMemory:
         self._measured = (measured_bytes, now)
 
     def free_bytes(self, now: float) -> int:
-        """Return what telemetry measured last, in bytes; a measurement of our own if that is old."""
+        """Return what telemetry measured last, in bytes; if that is old, measure it here."""
         if self._measured is not None and now - self._measured[1] < FRESH_READING_S:
             return self._measured[0]
         return free_bytes()

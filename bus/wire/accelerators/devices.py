@@ -65,6 +65,6 @@ def bytes_on(shares: tuple[DeviceShare, ...]) -> int:
 
 def shares_memory(vram_bytes: int, gtt_bytes: int, memory_bytes: int) -> bool:
     """Return whether a GPU is part of an APU that may use the machine's memory for models. Such a
-    GPU can map all of the machine's memory, and more than it has itself. A dedicated card can map some of
-    the machine's memory, too, so one of the two conditions is not enough."""
+    GPU can map all of the machine's memory, and more than it has itself. A dedicated card can map
+    some of the machine's memory, too, so one of the two conditions is not enough."""
     return gtt_bytes > vram_bytes and gtt_bytes >= memory_bytes
