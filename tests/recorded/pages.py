@@ -138,6 +138,7 @@ def tell(service: HttpService) -> None:
     service.parts.metrics.fault(429)
     service.parts.metrics.ignored("openai", {"other": 1})
     service.parts.metrics.exported("taken", 1)
+    service.parts.metrics.spilled("tiny", "cloud:large", "answered")
     if (way := service.cluster.bus.traffic.way(N2, "data")) is not None:
         way.sent([b"entries"])
         way.received([b"hello", b"submit"])

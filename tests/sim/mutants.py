@@ -45,7 +45,7 @@ HAND = (
     ),
     Mutant(
         "master/pool/ledger.py",
-        "net = max(0, need - sum(shard.bytes_reserved for shard in there))", "net = 0",
+        "net = max(0, promise.memory_bytes(node) - freed)", "net = 0",
         "what is promised to one is promised to the next",
     ),
     Mutant(
