@@ -96,12 +96,14 @@ class Reactor(ABC):
         return self._start(Timer(self.now() + delay_s, action, None))
 
     def every(self, period_s: float, action: Callable[[], None]) -> Timer:
-        """Run an action every `period_s`; single runs may be a little early, but not on average.
+        """Run an action every `period_s`, first after one period; single runs may be a little
+        early, but not on average.
 
-        Timers of one loop keep step, so that the loop wakes up once for many. Hence the first run
-        may come sooner than after a period. A run that is late by a period is left out.
+        From the second run on, the timers of one loop keep step, so that the loop wakes up once for
+        many. So the second run comes half a period to one and a half after the first. A run that is
+        late by a period is left out.
         """
-        return self._start(Timer(self._step_after(self.now(), period_s), action, period_s))
+        return self._start(Timer(self.now() + period_s, action, period_s))
 
     now = staticmethod(clock_now)
     """Return the seconds of the monotonic clock of `bus.process.clock`."""
@@ -132,9 +134,9 @@ class Reactor(ABC):
         if not link.socket.closed and not link.renew():
             self.later(RENEW_AGAIN_S, partial(self._renew_link, link))
 
-    def _step_after(self, at: float, period_s: float) -> float:
-        """Return the first time after `at` when the timers of this period run."""
-        steps = math.floor((at - self._began) / period_s + 1e-6) + 1
+    def _next_step(self, at: float, period_s: float) -> float:
+        """Return when timers of this period run next, at least half a period after `at`."""
+        steps = math.ceil((at - self._began) / period_s + 0.5 - 1e-6)
         return self._began + steps * period_s
 
     def _reopen(self) -> None:
@@ -289,7 +291,7 @@ class PollReactor(Reactor):
                 continue
             timer.action()
             if timer.period_s is not None and not timer.cancelled:
-                timer.at = self._step_after(max(timer.at, now), timer.period_s)
+                timer.at = self._next_step(max(timer.at, now), timer.period_s)
                 self._start(timer)
 
 
@@ -359,7 +361,7 @@ class AsyncioReactor(Reactor):
             timer.action()
         finally:  # the loop reports an exception; the timer continues
             if timer.period_s is not None and not timer.cancelled:
-                timer.at = self._step_after(max(timer.at, self.now()), timer.period_s)
+                timer.at = self._next_step(max(timer.at, self.now()), timer.period_s)
                 self._start(timer)
 
 

@@ -65,6 +65,30 @@ def test_a_periodic_timer_that_is_nearly_due_goes_with_what_woke_the_loop(
     assert fired[-1][1] > 109.9
 
 
+def test_timers_keep_step_from_their_second_run_on_and_begin_after_a_whole_period(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = 100.0
+    monkeypatch.setattr(PollReactor, "now", staticmethod(lambda: clock))
+    reactor = PollReactor()
+    fired: dict[float, list[float]] = {}
+    for step in range(1, 2001):
+        clock = 100.0 + step * 0.01
+        if clock in (100.37, 102.9, 104.02):
+
+            def note(began: float = clock) -> None:
+                fired.setdefault(began, []).append(round(reactor.now(), 2))
+
+            reactor.every(1.0, note)
+        reactor.turn()
+    reactor.close()
+    assert len(fired) == 3
+    for began, times in fired.items():
+        assert 0.95 <= times[0] - began <= 1.02, "the first run is never early"
+        assert 0.45 <= times[1] - times[0] <= 1.52
+    assert len({tuple(times[-10:]) for times in fired.values()}) == 1, "they wake up together"
+
+
 @pytest.mark.parametrize("removed", [("s",), ("s.lock",), ("s", "s.lock")])
 def test_a_socket_whose_file_was_removed_is_opened_anew_and_keeps_its_connections(
     monkeypatch: pytest.MonkeyPatch, removed: tuple[str, ...]
