@@ -27,6 +27,8 @@ from tests.harness.nodes import variables
 from tests.harness.typed_lines import examples
 
 WAIT_S = 60.0
+GONE_S = 5.0
+"""How long killed processes may be seen; a measurement that goes on takes longer."""
 
 
 def env_of(home: Path) -> dict[str, str]:
@@ -90,7 +92,8 @@ def test_an_interrupt_ends_the_measurement_and_deletes_the_home(tmp_path: Path) 
     finally:
         child.kill()
     assert child.returncode == 130 and "interrupted" in errors
-    assert not any(process.is_running() for process in measuring)
+    _, alive = psutil.wait_procs(measuring, timeout=GONE_S)
+    assert not alive
     assert list(tmp_path.iterdir()) == []
 
 
