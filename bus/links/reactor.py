@@ -65,7 +65,6 @@ class Reactor(ABC):
     def __init__(self) -> None:
         self.on_reopened: Callable[[str], None] = lambda _path: None
         self._links: list[Link] = []
-        self._secure: list[Link] = []
         self._looks_after_files = self._renews = False
         self._began = self.now()
 
@@ -119,14 +118,13 @@ class Reactor(ABC):
             if not self._renews:
                 self._renews = True
                 self.every(RENEW_S, self._renew)
-            self._secure.append(link)
 
     def _renew(self) -> None:
         """Renew the keys of each link that is open, so that it follows changes of the cluster's
         keys."""
-        self._secure[:] = [link for link in self._secure if not link.socket.closed]
-        for link in self._secure:
-            self._renew_link(link)
+        for link in self._links:
+            if link.security is not None:
+                self._renew_link(link)
 
     def _renew_link(self, link: Link) -> None:
         """Renew a link's keys. That binds the link's addresses again; if one of them is still in

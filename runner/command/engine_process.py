@@ -21,14 +21,12 @@ from pathlib import Path
 import psutil
 
 from bus.models.tasks import CommandEngine
+from bus.wire.accelerators import IN_ORDER, VISIBLE
 from runner.command import guard
 
 KEPT_LINES, LINE_CHARACTERS = 30, 300
 KILLED_S = 5.0
 """How long the program may take to end after SIGKILL."""
-DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""The variables that tell a program which GPUs it may use."""
-ORDER, BY_ADDRESS = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 HOME = "SHOAL_HOME"
 """The variable by which `shoal down` finds the processes of a node."""
 OUR_VARIABLES = ("SHOAL_", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
@@ -156,7 +154,7 @@ def environment(variables: Mapping[str, str], gpus: str) -> dict[str, str]:
         for name, value in variables.items()
         if name == HOME or not name.startswith(OUR_VARIABLES)
     }
-    named = {**dict.fromkeys(DEVICES, gpus), ORDER: BY_ADDRESS} if gpus else {}
+    named = {**dict.fromkeys(VISIBLE.values(), gpus), **IN_ORDER} if gpus else {}
     return {**others, **named}
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bus.models.gguf import FIXED_BYTES, OVERHEAD, GgufFacts
-from bus.wire.accelerators import DeviceShare, Vendor, bytes_on
+from bus.wire.accelerators import IN_ORDER, VISIBLE, DeviceShare, Vendor, bytes_on
 from bus.wire.messages.control import RunnerSpec
 
 LEAST_BUILD, LEAST_NUMBERED = 7_500, 1_000
@@ -25,9 +25,6 @@ FOREIGN = ("LLAMA_", "GGML_", "LD_PRELOAD", "HF_")
 """Beginnings of environment variables that would change what llama-server does."""
 NAMES: Mapping[Vendor, str] = {"nvidia": "CUDA", "amd": "ROCm"}
 """llama-server's names of GPUs, before their number."""
-VISIBLE: Mapping[Vendor, str] = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
-"""The variables that tell a program which GPUs it may use."""
-ORDER, BY_ADDRESS = "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 MAPS_MEMORY = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"
 """With this variable, llama-server also allocates memory of the machine for the GPU of an APU."""
 
@@ -87,7 +84,7 @@ class Launch:
         if not self.devices:
             return others
         indices = ",".join(str(share.index) for share in self.devices)
-        named = {ORDER: BY_ADDRESS, VISIBLE[self.devices[0].vendor]: indices}
+        named = {**IN_ORDER, VISIBLE[self.devices[0].vendor]: indices}
         return {**others, **named, **({MAPS_MEMORY: "1"} if self.spills else {})}
 
 

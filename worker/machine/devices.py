@@ -22,7 +22,7 @@ from bus.hardware.graphics_cards import PCI_VENDORS, Card, cards_of, pci_name
 from bus.hardware.sysfs import number_of, text_of
 from bus.models.gguf import LLAMA_TAG
 from bus.process.tools import asked
-from bus.wire.accelerators import Device, Vendor, shares_memory
+from bus.wire.accelerators import COMPUTED_BY, VISIBLE, Device, Vendor, shares_memory
 
 NVIDIA = (
     "nvidia-smi",
@@ -36,12 +36,6 @@ EVERY_S, NONE_S, HURRIED_S, HURRY_FOR_S = 5.0, 60.0, 0.5, 6.0
 CLOSE_S = 2.0
 STEADY_BYTES = 256 << 20
 """A change of free memory by fewer bytes is not announced."""
-VISIBLE: Mapping[Vendor, str] = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
-BACKENDS: Mapping[str, tuple[str, Vendor]] = {
-    "CUDA": ("cuda", "nvidia"),
-    "ROCm": ("rocm", "amd"),
-}
-"""The last part of a backend's tag, and the maker of the GPUs, by llama-server's name for them."""
 _LISTED = re.compile(r"^\s+([A-Za-z]+)\d+: ", re.MULTILINE)
 Ask = Callable[..., str]
 
@@ -133,9 +127,9 @@ def llama_tags(output: str, devices: Sequence[Device]) -> tuple[str, ...]:
     """Return the tags of the GPU backends of a llama-server that prints `output` for
     `--list-devices`, as far as there are such GPUs: `  CUDA0: NVIDIA ... (24080 MiB, ...)`."""
     vendors = {device.vendor for device in devices}
-    listed = dict.fromkeys(match[1] for match in _LISTED.finditer(output))
-    backends = [BACKENDS[name] for name in listed if name in BACKENDS]
-    return tuple(f"{LLAMA_TAG}{compute}" for compute, vendor in backends if vendor in vendors)
+    listed = dict.fromkeys(match[1].lower() for match in _LISTED.finditer(output))
+    there = [compute for compute in listed if COMPUTED_BY.get(compute) in vendors]
+    return tuple(f"{LLAMA_TAG}{compute}" for compute in there)
 
 
 class DeviceWatch:
@@ -187,7 +181,7 @@ class DeviceWatch:
         vendors: frozenset[Vendor] = frozenset(device.vendor for device in devices)
         if vendors != self._listed_for:
             self._listed_for = vendors
-            asks = len(self._program) == 1 and bool(vendors & {v for _, v in BACKENDS.values()})
+            asks = len(self._program) == 1 and bool(vendors & set(COMPUTED_BY.values()))
             printed = self._ask(*self._program, "--list-devices", timeout_s=LIST_S) if asks else ""
             self.tags = llama_tags(printed, devices)
         self.devices = steady(self.devices, devices)

@@ -75,7 +75,7 @@ def machine_facts(
         "memory_bytes": memory_bytes(limit_bytes),
         "backends": (
             *gpu.backends(),
-            *(llama_tags if has_llama_server else ()),
+            *llama_tags,
             *((f"{LLAMA_TAG}cpu",) if has_llama_server else ()),
         ),
         "devices": (*apple_devices(gpu.has_metal()), *devices),

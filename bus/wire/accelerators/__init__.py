@@ -5,6 +5,9 @@ Pure: this package contains only messages.
 """
 
 from bus.wire.accelerators.devices import (
+    COMPUTED_BY,
+    IN_ORDER,
+    VISIBLE,
     Device,
     DeviceKey,
     DeviceShare,
@@ -21,7 +24,10 @@ from bus.wire.accelerators.messages import (
 )
 
 __all__ = [
+    "COMPUTED_BY",
+    "IN_ORDER",
     "VENDORS",
+    "VISIBLE",
     "AcceleratorReading",
     "Device",
     "DeviceKey",

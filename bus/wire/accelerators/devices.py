@@ -6,6 +6,8 @@ Pure. `index` counts the GPUs of one vendor in the order of their PCI addresses,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from bus.wire.accelerators.messages import VENDORS, Vendor
@@ -13,6 +15,12 @@ from bus.wire.messages.wire import Message
 
 DeviceKey = tuple[Vendor, int]
 """The vendor and the index of a GPU: its name on its node."""
+VISIBLE: Mapping[Vendor, str] = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
+"""The environment variables that list the GPUs which a process may use."""
+IN_ORDER: Mapping[str, str] = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""The environment variable with which CUDA counts GPUs in the order of their PCI addresses."""
+COMPUTED_BY: Mapping[str, Vendor] = {"cuda": "nvidia", "rocm": "amd"}
+"""The maker of the GPUs on which a backend computes, by the last part of the backend's tag."""
 
 
 class Device(Message):

@@ -152,18 +152,16 @@ async def make_out(parts: Parts, flow: Flow) -> Flow:
     assert trial is not None
     if trial.forwards:
         return passed_on(parts, flow, trial)
-    if whole is not None and trial.is_spilled:
-        pass  # the same request, which no runner has any more
-    elif whole is not None:
-        ids = iter(context_of(parts, flow).ids)
-        whole = _with_new_ids(whole, {request.request_id: next(ids) for request in whole.requests})
-    else:
+    if whole is None:
         body = json_bytes({**flow.fields, "model": UNNAMED})
         parts.bodies.take(len(body))
         try:
             whole = await parsed_body(parts, flow, body)
         finally:
             parts.bodies.give_back(len(body))
+    elif not trial.is_spilled:  # a request that spilled over is at no runner, and keeps its ids
+        ids = iter(context_of(parts, flow).ids)
+        whole = _with_new_ids(whole, {request.request_id: next(ids) for request in whole.requests})
     return replace(flow, of_task=whole, parsed=_named(whole, trial))
 
 

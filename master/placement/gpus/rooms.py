@@ -6,20 +6,18 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bus.models.gguf import LLAMA_TAG
 from bus.models.tasks import COMMAND_TAG
-from bus.wire.accelerators import Device, DeviceKey, Vendor
+from bus.wire.accelerators import COMPUTED_BY, Device, DeviceKey
 from bus.wire.cards import ModelCard, NodeCard
 
 KEPT_BYTES = 512 << 20
 """Memory that stays free on each GPU."""
 APU_SYSTEM_BYTES = 16_000_000_000
 """Memory that an APU leaves to the rest of the machine."""
-_VENDORS: Mapping[str, Vendor] = {"cuda": "nvidia", "rocm": "amd"}
-"""The makers of the GPUs on which a backend computes, by the last part of its tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def home_of(card: NodeCard, backend: str, model: ModelCard | None = None) -> Hom
     """
     if backend.startswith(COMMAND_TAG):
         return None if model is None or not card.devices else _home_of_program(card, model.gpus)
-    vendor = _VENDORS.get(backend.rpartition("-")[2])
+    vendor = COMPUTED_BY.get(backend.rpartition("-")[2])
     there = [device for device in card.devices if device.vendor == vendor and device.total_bytes]
     if vendor is None or not there:
         return None
