@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bus.models.tasks import ENGINES_FILE, CommandEngine, read_engines
 from bus.wire.errors import ConfigError
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from conf.blas import usable_cores
@@ -25,6 +24,7 @@ from runner.service import run_slot
 from runner.text import import_libraries
 
 if TYPE_CHECKING:
+    from bus.models.tasks import CommandEngine
     from runner.mlx.embedding import EmbeddingEngine
     from runner.mlx.engine import MlxEngine, Precision
     from runner.mlx.model.quantize import ModelMaker
@@ -124,15 +124,17 @@ def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> Text:
     )
 
 
-def command_engine(file: Path, name: str) -> CommandEngine | None:
-    """Return the program of `engines.toml` with this name; None if there is none. Raises
-    ConfigError."""
+def command_engine(folder: Path, name: str) -> CommandEngine | None:
+    """Return the program with this name in the configuration folder's `engines.toml`; None if there
+    is none. Raises ConfigError."""
+    from bus.models.tasks import ENGINES_FILE, read_engines
+
     try:
-        return read_engines(file.read_text()).engines.get(name)
+        return read_engines((folder / ENGINES_FILE).read_text()).engines.get(name)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file.name}: {error}") from error
+        raise ConfigError(f"{ENGINES_FILE}: {error}") from error
 
 
 def load_inputs(spec: RunnerSpec) -> EmbeddingInputs:
@@ -178,7 +180,7 @@ def main() -> int:
             load_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
             load_sent_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
             llama_server=llama_server(settings.runner.llama_server),
-            command_engine=partial(command_engine, settings.paths.config / ENGINES_FILE),
+            command_engine=partial(command_engine, settings.paths.config),
             load_embedder=load_embedder,
             load_inputs=load_inputs,
             form_group=form_group,

@@ -26,6 +26,7 @@ from runner.text.prepared import (
     TextWorks,
     ThinkingCount,
     ThinkingLimit,
+    TokenizerError,
 )
 from runner.text.rendering import RendererNotReady
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from runner.text.grammar import BadGrammar, DeadEnd, RowMatcher, RowMatchers, open_matcher
     from runner.text.text import Text
     from runner.text.thread import Answer, TextThread, text_size
-    from runner.text.tokenizer import ModelTokenizer, TokenizerError
+    from runner.text.tokenizer import ModelTokenizer
 
 __all__ = [
     "Answer",
@@ -92,7 +93,6 @@ _HOMES = {
     "SentText": "runner.text.detokenise",
     "Text": "runner.text.text",
     "TextThread": "runner.text.thread",
-    "TokenizerError": "runner.text.tokenizer",
     "open_embedding_folder": "runner.text.embedding",
     "open_matcher": "runner.text.grammar",
     "text_size": "runner.text.thread",

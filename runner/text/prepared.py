@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from bus.wire.errors import FinishReason, Refusal
+from bus.wire.errors import FinishReason, Refusal, ShoalError
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Channel, TokenLogprob
@@ -23,6 +23,10 @@ from runner.engine import GrammarSpec, PromptScores, SampledToken
 SpanState = Literal["text", "reasoning", "header"]
 """Where the output begins: in plain text, inside a thinking block that the prompt opened, or within
 the header of a message, in families whose output consists of messages."""
+
+
+class TokenizerError(ShoalError):
+    """The model directory has no usable tokenizer; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from bus.wire.errors import ShoalError
 from runner.text.detokenise import StreamingDecoder
 from runner.text.families import LibraryMarks, Marks
+from runner.text.prepared import TokenizerError
 
 Templates = str | Mapping[str, str] | None
 """A chat template, or several by name; None if there is none."""
-
-
-class TokenizerError(ShoalError):
-    """The model directory has no usable tokenizer; the text says why."""
 
 
 @contextmanager

@@ -13,6 +13,12 @@ import pytest
 from runner.library import own_limit
 
 ROOT = Path(__file__).resolve().parents[4]
+BEFORE_ITS_SPEC = """
+import sys
+import runner.__main__
+taken = {"mlx", "mlx.core", "mlx_lm", "transformers", "tokenizers"} & set(sys.modules)
+assert not taken, taken
+"""
 SERVED = """
 import sys
 from pathlib import Path
@@ -67,6 +73,10 @@ def run(code: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_a_runner_imports_neither_mlx_nor_tokenizers_before_it_has_a_spec() -> None:
+    run(BEFORE_ITS_SPEC)
 
 
 def test_a_runner_of_the_bundled_model_has_neither_library() -> None:
