@@ -14,7 +14,7 @@ from runner.engine import EngineFacts
 from runner.schedule import RowEvent, RowFailed, RowFinished, Scheduler
 from runner.text import PreparedChoice, PreparedRequest
 
-LENGTHS = (48, 48, 256, 768)
+LENGTHS = (48, 48, 256)
 """Lengths of the warm-up prompts in tokens; the last prompt needs several chunks."""
 MAKES = 8
 LONGEST_S = 1.0
