@@ -242,10 +242,11 @@ def assert_changes(desk: Any, there: list[Place], claim: Claim) -> None:
             # it tells what kind of object it is in: any other word is refused, or of another kind
             whole = understood(desk, place.body, place.sent)
             assert isinstance(whole, Refused) or made_of("of another kind") != whole
-            continue
-        outcomes = [made_of(LEFT_OUT), *(made_of(value) for value in values_of(place, claim))]
-        taken = [one for one in outcomes if not isinstance(one, Refused)]
-        differs = differs or any(one != taken[0] for one in taken)
+        elif not differs:
+            outcomes = (made_of(value) for value in (LEFT_OUT, *values_of(place, claim)))
+            taken = (outcome for outcome in outcomes if not isinstance(outcome, Refused))
+            first = next(taken, None)
+            differs = any(outcome != first for outcome in taken)
     excused = (claim.owner.__name__, claim.name) in SAME_EITHER_WAY
     assert differs or excused or _is_one_word(claim), "no value changes what is asked for"
     assert not (differs and excused), "the reason why it changes nothing is old"
