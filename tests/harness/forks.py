@@ -22,7 +22,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SERVER = Path(__file__).with_name("fork_server.py")
-STARTS = ("PYTHON", "LC_", "LANG", "LD_", "DYLD_", "MALLOC_", "OPENSSL_")
+STARTS = (
+    "PYTHON",
+    "LC_",
+    "LANG",
+    "LD_",
+    "DYLD_",
+    "MALLOC_",
+    "OPENSSL_",
+    "OPENBLAS_",
+    "OMP_",
+    "MKL_",
+)
 """What the names of variables begin with that an interpreter or a C library reads at its start."""
 PYTEST = "PYTEST_"
 OURS = ("SHOAL", PYTEST)
@@ -85,9 +96,11 @@ class Fork:
 class ForkServer:
     """The server of some modules in this process."""
 
-    def __init__(self, modules: Sequence[str], tree: Path) -> None:
+    def __init__(
+        self, modules: Sequence[str], tree: Path, variables: Mapping[str, str] | None = None
+    ) -> None:
         own = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-        self._env = {**own, "PYTHONPATH": str(tree)}
+        self._env = {**own, **(variables or {}), "PYTHONPATH": str(tree)}
         self._control, its = socket.socketpair()
         with its:
             self._process = subprocess.Popen(
@@ -139,15 +152,18 @@ class ForkServer:
 
 
 _starting = threading.Lock()
-_servers: dict[tuple[int, Path, tuple[str, ...]], ForkServer] = {}
+_servers: dict[tuple[object, ...], ForkServer] = {}
 
 
-def server(modules: Sequence[str], tree: Path) -> ForkServer:
-    """Return the server of these modules of `tree` in this process, started at its first use."""
-    key = (os.getpid(), tree, tuple(modules))
+def server(
+    modules: Sequence[str], tree: Path, variables: Mapping[str, str] | None = None
+) -> ForkServer:
+    """Return the server of these modules of `tree`, with these variables, in this process. It is
+    started at its first use."""
+    key = (os.getpid(), tree, *modules, *sorted((variables or {}).items()))
     with _starting:
         if key not in _servers:
-            _servers[key] = ForkServer(modules, tree)
+            _servers[key] = ForkServer(modules, tree, variables)
         return _servers[key]
 
 
@@ -160,10 +176,11 @@ def started(
     env: Mapping[str, str],
     cwd: str | Path,
     streams: tuple[int, int, int],
+    variables: Mapping[str, str] | None = None,
 ) -> Fork | subprocess.Popen[bytes]:
-    """Run `module:function`, forked from the server of these modules where that makes no
-    difference, and as `python -m module` otherwise."""
-    server_of = server(modules, tree)
+    """Run `module:function`, forked from the server of these modules, with these variables, where
+    that makes no difference, and as `python -m module` otherwise."""
+    server_of = server(modules, tree, variables)
     if server_of.starts_like(env):
         return server_of.start(run, words, env=env, cwd=cwd, streams=streams)
     stdin, stdout, stderr = streams

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from bus.wire.messages.wire import Message
 from conf.blas import prepared_blas
 from conf.paths import find_paths, make_folders
 from conf.settings import load_settings
+from tests.harness import forks
 from tests.harness.counts import count
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +63,7 @@ def request(name: str, text: str = "hello world", **changes: object) -> Generati
 class Slot:
     """A started runner and its worker's end of the talk."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | forks.Fork
     worker: Link
     endpoints: Endpoints
     spec: RunnerSpec
@@ -150,8 +151,9 @@ def started_slot(
     spec = RunnerSpec.model_validate(fields | changes)
     environment = os.environ | {"SHOAL_HOME": str(home), "SHOAL_SLOT": "00"}
     environment |= {"PYTHONPATH": str(ROOT)}
-    environment |= prepared_blas(load_settings(home=home)).variables
-    program = "runner"
+    blas = prepared_blas(load_settings(home=home)).variables
+    environment |= blas
+    program = "runner.__main__"
     if fault:
         environment["SHOAL_TEST_FAULT"] = fault
         program = "tests.harness.faulty_runner"
@@ -163,12 +165,15 @@ def started_slot(
     if llama_server is not None:
         environment["SHOAL_RUNNER__LLAMA_SERVER"] = str(llama_server)
     count("runners")
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", program],
-        cwd=paths.run,
-        env=environment,
-        stdin=subprocess.PIPE if supervised else subprocess.DEVNULL,
-    )
+    if supervised:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", program],
+            cwd=paths.run,
+            env=environment,
+            stdin=subprocess.PIPE,
+        )
+    else:
+        process = _forked(program, environment, blas, paths.run)
     slot = Slot(process, worker, endpoints, spec)
     try:
         yield slot
@@ -176,10 +181,27 @@ def started_slot(
         if process.poll() is None:
             process.kill()
         process.wait(10)
-        if process.stdin is not None:
+        if isinstance(process, subprocess.Popen) and process.stdin is not None:
             process.stdin.close()
         worker.close()
         shutil.rmtree(paths.runtime, ignore_errors=True)
+
+
+def _forked(
+    program: str, environment: Mapping[str, str], blas: Mapping[str, str], folder: Path
+) -> subprocess.Popen[bytes] | forks.Fork:
+    """Start a runner without importing its modules again."""
+    with open(os.devnull, "rb") as nothing:
+        return forks.started(
+            ("runner.__main__", "tests.harness.forked_runner"),
+            ROOT,
+            "tests.harness.forked_runner:main",
+            (program,),
+            env=environment,
+            cwd=folder,
+            streams=(nothing.fileno(), 1, 2),
+            variables=blas,
+        )
 
 
 @dataclass

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import time
@@ -194,7 +195,8 @@ def test_a_killed_lead_ends_its_followers(pair: Callable[[], Any]) -> None:
         slots[0].process.kill()
         assert slots[1].exit_code() == GROUP_LOST
         assert slots[1].ended is not None
-        assert "the lead on node node-0 is gone" in slots[1].ended.message
+        # on a busy machine its silence may be noticed before its connection is
+        assert re.search("the lead on node node-0 (is gone|was silent)", slots[1].ended.message)
 
 
 def test_a_frozen_follower_ends_the_group_and_its_requests(pair: Callable[[], Any]) -> None:
