@@ -4,6 +4,7 @@ import re
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -86,6 +87,20 @@ def test_failures_of_an_earlier_run_are_forgotten(tmp_path: Path) -> None:
     assert parts.run(ALL, again=True, root=root) == 0
 
 
+def test_a_part_beside_another_has_the_lowest_priority_and_its_failures_are_run_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    slow = "import os, time\n\ndef test_first():\n    time.sleep(1)\n    assert os.nice(0) == 0\n"
+    nice = "import os\n\ndef test_second_is_nice(): assert os.nice(0) == 19\n"
+    root = suite(tmp_path, luck=LUCKLESS, slow=slow, nice=nice)
+    assert parts.run([replace(ALL[0], is_beside=True), ALL[1]], again=True, root=root) == 0
+    lines = capfd.readouterr().out
+    assert "1 failed, 1 passed, 2 deselected" in lines and "2 passed, 2 deselected" in lines
+    assert "passed        tests/test_luck.py::test_passes_the_second_time" in lines
+    minutes = dict(re.findall(r"^(second|first|again|in all) +(\S+)", lines, re.MULTILINE))
+    assert minutes.keys() == {"second", "first", "again", "in all"}
+
+
 OF_A_FILE = re.compile(r"^pytestmark = \[?[^]]*mark\.(nodes)\b", re.MULTILINE)
 OF_A_TEST = re.compile(r"^(@| +marks=)pytest\.mark\.nodes\b", re.MULTILINE)
 
@@ -121,8 +136,8 @@ def test_each_file_of_tests_is_in_the_one_part_that_its_markers_ask_for() -> Non
     pytest_collection_modifyitems(items)  # pyright: ignore[reportArgumentType]
     for item in items:
         file = str(item.path.relative_to(parts.ROOT))
-        marker = "nodes" if "nodes" in item.markers else "side"
-        assert [part.name for part in parts.PARTS if collects(part, file)] == [marker], file
+        (part,) = (part for part in parts.PARTS if collects(part, file))
+        assert (part.name == "nodes") == ("nodes" in item.markers), file
         assert not OF_A_TEST.search(item.text), f"mark all of {file}: a part has whole files"
 
 
@@ -185,5 +200,5 @@ def test_cpu_seconds_are_noted_for_each_file_and_the_dearest_are_told(
     assert found["tests/test_dear.py"] > 0.05 > found["tests/test_cheap.py"] >= 0
     assert counts.counted(notes) == {"nodes": 2}
     ran = parts_report.Ran("one", 0, 1.0, 1.0, (), Counter(), (), found)
-    told = [line.split()[-1] for line in parts_report.report([ran]) if ".py" in line]
+    told = [line.split()[-1] for line in parts_report.report([ran], 1.0) if ".py" in line]
     assert told.index("tests/test_dear.py") < told.index("tests/test_cheap.py")

@@ -1,5 +1,8 @@
-"""Runs the parts of the test suite, one after the other: what starts no node, and what starts nodes
-or groups of runners. Each part runs whole, also when one before it failed.
+"""Runs the parts of the test suite: tests that start no node, and tests that start nodes or groups
+of runners. Each part runs whole, also when one before it failed.
+
+Tests with nodes leave an eighth of the processors idle, because they wait for each other. A part of
+tests that only compute runs beside them, at the lowest priority, and is printed when it has ended.
 
 At the end it prints what each part took and started, the slowest tests, and what was skipped. A
 part that starts more than `ceilings.toml` allows fails the run.
@@ -15,6 +18,7 @@ in `.pytest_cache/again.txt`. CPython's own tests are run so (its `--rerun`).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -22,10 +26,10 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,10 +56,27 @@ MOST_AGAIN = 10
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the suite: pytest's words for where its tests are, and which of them."""
+    """A part of the suite: pytest's words for where its tests are, and which of them. With
+    `is_beside`, it runs while the part after it does, at the lowest priority."""
 
     name: str
     words: tuple[str, ...]
+    is_beside: bool = False
+
+    def file(self, root: Path, ending: str) -> Path:
+        """Return the path of a file about this part."""
+        folder = root / ".pytest_cache" / "parts"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / f"{self.name}.{ending}"
+
+
+@dataclass(frozen=True)
+class Running:
+    """A part that runs, since `began_s` of the monotonic clock."""
+
+    part: Part
+    process: subprocess.Popen[bytes]
+    began_s: float
 
 
 def _places() -> list[str]:
@@ -66,7 +87,12 @@ def _places() -> list[str]:
 
 
 WITH_NODES = _places()
-BESIDE = ("tests", *(f"--ignore={path}" for path in WITH_NODES))
+COMPUTING = (
+    "tests/gateway/dialects", "tests/master/placement", "tests/master/pool", "tests/runner/mlx",
+    "tests/runner/schedule", "tests/sim",
+)  # fmt: skip
+"""Rooms whose tests only compute: they have no deadlines that a process without a core can miss."""
+SIDE = ("tests", *(f"--ignore={path}" for path in (*WITH_NODES, *COMPUTING)))
 """Where the tests are that may run side by side. A part collects only its own files: to collect
 all takes 18 s of a processor, in each process of pytest."""
 QUICK = (
@@ -76,11 +102,15 @@ QUICK = (
 )  # fmt: skip
 """The rooms whose tests start next to nothing: half of all tests in a minute or two."""
 PARTS = (
-    Part("side", (*BESIDE, "-m", "not nodes and not proof",
+    Part("side", (*SIDE, "-m", "not nodes and not proof",
                   "-n", SIDE_BY_SIDE, "--dist", "worksteal")),
+    Part("computing", (*COMPUTING, "-m", "not nodes and not proof", "--timeout", "900",
+                       "-n", "2", "--dist", "worksteal"), is_beside=True),
     Part("nodes", (*WITH_NODES, "-m", "nodes and not proof",
                    "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")),
 )  # fmt: skip
+AGAIN = Part("again", ())
+"""The part of the tests that failed; its words are their names."""
 FAST = (
     Part("fast", (*QUICK, "-m", "not slow and not nodes and not proof",
                   "-n", SIDE_BY_SIDE, "--dist", "worksteal")),
@@ -97,21 +127,23 @@ def run(
 ) -> int:
     """Run each part of the tests in `root`; with `again`, the failed ones a second time. Returns
     the exit status: 0 when each test passed, in the end, and no part started too much."""
-    _failures(root).unlink(missing_ok=True)
-    (root / ".pytest_cache").mkdir(exist_ok=True)
+    began_s = time.monotonic()
+    for part in (*parts, AGAIN):
+        _failures(root, part).unlink(missing_ok=True)
     _passed_again(root).unlink(missing_ok=True)
     _rewrite_assertions(root)
-    ran = [_run(root, part) for part in parts]
-    failed = _failed(root)
+    ran = _run_all(root, parts)
+    failed = sorted(name for part in parts for name in _failed(root, part))
     status = _status([one.status for one in ran])
     lines: list[str] = []
     if again and status == FAILED and 0 < len(failed) <= MOST_AGAIN:
-        twice = Part("again", tuple(failed))
-        ran.append(_run(root, twice))
+        twice = replace(AGAIN, words=tuple(failed))
+        ran += _run_all(root, [twice])
         status = ran[-1].status
-        lines = _told_again(root, failed)
+        lines = _report_again(root, failed, _failed(root, twice))
     over = too_many(ran, ceilings or {})
-    print("\n".join([*parts_report.report(ran), *lines, *over]), flush=True)
+    took_s = time.monotonic() - began_s
+    print("\n".join([*parts_report.report(ran, took_s), *lines, *over]), flush=True)
     return status or (OVER if over else 0)
 
 
@@ -149,35 +181,72 @@ def _is_rewritten(file: Path) -> bool:
     return kept.exists() and kept.stat().st_mtime >= file.stat().st_mtime
 
 
-def _run(root: Path, part: Part) -> Ran:
-    """Run a part in processes that are counted; what it leaves is ended."""
-    folder = root / ".pytest_cache" / "parts"
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = part.name.replace(" ", "-")
-    report, counts, junit = (folder / f"{stem}.{end}" for end in ("json", "counts", "xml"))
+def _run_all(root: Path, parts: Sequence[Part]) -> list[Ran]:
+    """Run parts one after the other, but for those that run beside the next."""
+    ran: list[Ran] = []
+    running: list[Running] = []
+    try:
+        for part in parts:
+            running.append(_start(root, part))
+            while running and not part.is_beside:
+                ran.append(_end(root, running[-1]))
+                running.pop()
+    finally:
+        for one in running:
+            one.process.terminate()
+    return ran
+
+
+def _start(root: Path, part: Part) -> Running:
+    """Start a part in processes that are counted."""
+    report, counts, junit = (part.file(root, ending) for ending in ("json", "counts", "xml"))
     for file in (report, counts, junit):
         file.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", *part.words]
+    # each part has a cache of its own, because a session that ends writes all of it
+    kept = f"cache_dir={root / '.pytest_cache' / part.name}"
+    command = [sys.executable, "-m", "pytest", *part.words, "-o", kept]
     print(shlex.join(command), flush=True)
-    began = time.monotonic()
-    status = subprocess.run(
-        [sys.executable, "-P", str(REAPER), str(report), *command, f"--junitxml={junit}"],
-        cwd=root,
-        env={**os.environ, **of_tests(), VARIABLE: str(counts)},
-        check=False,
-    ).returncode
-    took_s = time.monotonic() - began
-    told = json.loads(report.read_text()) if report.exists() else {"cpu_s": None, "left": []}
-    found = tests_of(junit) if junit.exists() else ()
-    numbers: Counter[str] = counted(counts)
+    began_s = time.monotonic()
+    with part.file(root, "txt").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(REAPER), str(report), *command, f"--junitxml={junit}"],
+            cwd=root,
+            env={**os.environ, **of_tests(), VARIABLE: str(counts)},
+            stdin=subprocess.DEVNULL,
+            stdout=output if part.is_beside else None,
+            stderr=subprocess.STDOUT if part.is_beside else None,
+            start_new_session=part.is_beside,
+            preexec_fn=_give_way if part.is_beside else None,
+        )
+    return Running(part, process, began_s)
+
+
+def _give_way() -> None:
+    """Give this process and its children the lowest priority. Linux compares the priorities of
+    processes only within a session; a session has one of its own."""
+    os.nice(19)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/autogroup").write_text("19")
+
+
+def _end(root: Path, running: Running) -> Ran:
+    """Wait for a part. What it leaves is ended."""
+    part = running.part
+    status = running.process.wait()
+    if part.is_beside:
+        print(part.file(root, "txt").read_text(errors="replace"), flush=True)
+    report, counts, junit = (part.file(root, ending) for ending in ("json", "counts", "xml"))
+    used: dict[str, Any] = {"took_s": time.monotonic() - running.began_s, "cpu_s": None, "left": []}
+    if report.exists():
+        used = json.loads(report.read_text())
     return Ran(
         part.name,
         status,
-        took_s,
-        told["cpu_s"],
-        tuple(told["left"]),
-        numbers,
-        found,
+        used["took_s"],
+        used["cpu_s"],
+        tuple(used["left"]),
+        counted(counts),
+        tests_of(junit) if junit.exists() else (),
         cpu_of_files(counts),
     )
 
@@ -187,9 +256,8 @@ def _status(said: Sequence[int]) -> int:
     return next((one for one in said if one not in (0, FAILED)), max(said))
 
 
-def _told_again(root: Path, failed: Sequence[str]) -> list[str]:
-    """Write down which of the failed tests have passed now; return what to print of all."""
-    twice = _failed(root)
+def _report_again(root: Path, failed: Sequence[str], twice: Sequence[str]) -> list[str]:
+    """Write down which of the failed tests have passed now. Return a line for each."""
     passed = [name for name in failed if name not in twice]
     _passed_again(root).write_text("".join(f"{name}\n" for name in passed))
     rows = [f"  {'failed again' if name in twice else 'passed      '}  {name}" for name in failed]
@@ -200,14 +268,14 @@ def _passed_again(root: Path) -> Path:
     return root / ".pytest_cache" / "again.txt"
 
 
-def _failures(root: Path) -> Path:
-    """Where pytest keeps the names of the tests whose last run failed."""
-    return root / ".pytest_cache" / "v" / "cache" / "lastfailed"
+def _failures(root: Path, part: Part) -> Path:
+    """Return where pytest keeps the names of the tests of a part whose last run failed."""
+    return root / ".pytest_cache" / part.name / "v" / "cache" / "lastfailed"
 
 
-def _failed(root: Path) -> list[str]:
-    kept = _failures(root)
-    return sorted(json.loads(kept.read_text())) if kept.exists() else []
+def _failed(root: Path, part: Part) -> list[str]:
+    file = _failures(root, part)
+    return sorted(json.loads(file.read_text())) if file.exists() else []
 
 
 def main() -> None:

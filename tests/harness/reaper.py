@@ -4,8 +4,8 @@
 
 On Linux a process whose parent ended becomes our child (a subreaper's), so the processor seconds of
 daemons count as well. What still runs when the command has ended is killed. REPORT gets a JSON
-object: `cpu_s` (null where the system has no subreapers, for then it would lack the daemons) and
-`left` (what was killed). The exit status is the command's.
+object: `took_s` (until the command ended), `cpu_s` (null where the system has no subreapers, for
+then it would lack the daemons) and `left` (what was killed). The exit status is the command's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -28,6 +29,7 @@ PR_SET_CHILD_SUBREAPER = 36
 def main() -> int:
     report, *command = sys.argv[1:]
     adopts = _adopt()
+    began_s = time.monotonic()
     child = subprocess.Popen(command)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(child.pid, number))
@@ -36,10 +38,11 @@ def main() -> int:
         pid, ended = os.wait()
         if pid == child.pid:
             status = child.returncode = os.waitstatus_to_exitcode(ended)
+    took_s = time.monotonic() - began_s
     left = _end_children()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = used.ru_utime + used.ru_stime if adopts else None
-    Path(report).write_text(json.dumps({"cpu_s": cpu_s, "left": left}))
+    Path(report).write_text(json.dumps({"took_s": took_s, "cpu_s": cpu_s, "left": left}))
     return status if status >= 0 else 128 - status
 
 
