@@ -39,7 +39,7 @@ ABILITIES = (
     EngineAbility("several choices", "n", done=True),
     EngineAbility("stop strings", "stop", done=True),
     EngineAbility("temperature, top_k, top_p, min_p", "temperature", done=True),
-    EngineAbility("seeds", "seed", done=True, note="an answer also depends on requests beside it"),
+    EngineAbility("seeds", "seed", done=True, note="other requests in its batch may change it"),
     EngineAbility("repetition penalty", "repetition_penalty", done=True),
     EngineAbility("frequency penalty", "frequency_penalty", done=True),
     EngineAbility("presence penalty", "presence_penalty", done=True),
