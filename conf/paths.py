@@ -216,7 +216,7 @@ def means_of(paths: Paths, endpoints: Endpoints, services: Sequence[str]) -> tup
         Means(
             "the folder of counters",
             paths.runtime / COUNTERS,
-            "requests that use a new counter fail",
+            "requests that need a new metrics file fail",
         ),
         Means("the folder of kernels", paths.kernels, starts_none),
         Means("the folder of logs", paths.logs, f"{starts_none}, nothing is logged", lost=logs),
