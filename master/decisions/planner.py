@@ -188,7 +188,7 @@ def follow_up(
     if not before.serves:
         return follow_test(before, news)
     if before.replica:
-        why = f"a replica is not retried: {_why_left(news)}"
+        why = f"a failed replica is not loaded again: {_why_left(news)}"
         return [InstanceRemoved(instance=before.instance, why=why)]
     if isinstance(news, RunnerUnloaded):
         return [_reopen(before, "it was unloaded by an earlier leader whose changes were undone")]

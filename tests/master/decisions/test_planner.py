@@ -101,10 +101,10 @@ def removed(why: str) -> InstanceRemoved:
         (copy("i", 1, nodes=(N1, N2), status="draining"), UNLOADED, []),
         (copy("i", 0, nodes=(N1, N2), status="draining", why="w"), UNLOADED, [removed("w")]),
         (copy(status="failed"), ENDED, []),
-        (ready(replica="load"), ENDED, [removed("a replica is not retried: x")]),
-        (ready(replica="load"), REFUSED, [removed("a replica is not retried: full")]),
+        (ready(replica="load"), ENDED, [removed("a failed replica is not loaded again: x")]),
+        (ready(replica="load"), REFUSED, [removed("a failed replica is not loaded again: full")]),
         (ready(replica="load"), UNLOADED,
-         [removed("a replica is not retried: its node unloaded it")]),
+         [removed("a failed replica is not loaded again: its node unloaded it")]),
     ],
 )  # fmt: skip
 def test_what_follows_from_a_ranks_leaving(
