@@ -330,7 +330,7 @@ class RunnerService:
             recorder=self._recorder.report(),
             memory=asdict(role.status.memory) if role else {},
             facts=dict(role.described) if role else {},
-            stacks=own_stacks_content(process, f"taken as it left: {hangs}") if hangs else b"",
+            stacks=own_stacks_content(process, f"at the runner's end: {hangs}") if hangs else b"",
         )
 
     def _tap(self, step: int, entries: Sequence[Entry]) -> None:

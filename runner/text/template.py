@@ -193,7 +193,7 @@ def up_to_mark(text: str, final: Mapping[str, Any]) -> str:
     last message. Raises ValueError if the template does not show it."""
     at = text.rfind(MARK.strip())
     if at < 0 or message_text(final).strip() not in text:
-        raise ValueError("it does not show the message to continue")
+        raise ValueError("the template leaves out the message that is to be continued")
     before = text[:at]
     return before if text.startswith(MARK, at) else before.rstrip()
 

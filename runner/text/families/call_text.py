@@ -250,7 +250,7 @@ def _read(raw: str, parse: ParseCalls, *, is_cut: bool) -> tuple[list[tuple[str,
 
 def _one_call(item: object) -> tuple[str, str]:
     if not isinstance(item, Mapping):
-        raise ValueError("a call is an object")
+        raise ValueError("a call must be a JSON object")
     call = cast(Mapping[str, Any], item)
     name = call.get("name")
     arguments: object = call.get("arguments", call.get("parameters", {}))
@@ -259,12 +259,12 @@ def _one_call(item: object) -> tuple[str, str]:
     elif arguments is None:
         arguments = {}
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-        raise ValueError("a call has a name, and arguments that are an object")
+        raise ValueError("a call must have a name, and an object as its arguments")
     if not _IS_NAME.fullmatch(name):
-        raise ValueError("a name has no marks in it")
+        raise ValueError("the name of a call has characters that no tool name has")
     name.encode()  # a lone surrogate in a name cannot be sent
     if "\ufffd" in name:
-        raise ValueError("a name is whole")
+        raise ValueError("the name of a call has an invalid character")
     return name, json.dumps(sendable(arguments), ensure_ascii=False, allow_nan=False)
 
 

@@ -42,14 +42,14 @@ def marked_calls(*marks: str, end: str = "") -> Parse:
             names = [word for word in words if word not in _UNNAMED]
             if len(names) != 1 or not match["ends"]:
                 if not calls:
-                    raise ValueError("no tool call has exactly one name and its arguments")
+                    raise ValueError("a call must have exactly one name, followed by its arguments")
                 break
             arguments, left = "{}", left[match.end() :]
             if match["ends"] == "{":
                 body = ObjectText()
                 arguments = body.take("{" + left)
                 if body.is_torn or not body.is_over:
-                    raise ValueError("its arguments are torn, or have no end")
+                    raise ValueError("the arguments of a call are incomplete")
                 left = body.behind.lstrip().removeprefix("```")
             name = _NUMBERED.match(names[0])
             assert name is not None
@@ -86,7 +86,7 @@ def json_calls(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
     read: Any = json.loads(raw)
     items = cast(list[Any], read) if isinstance(read, list) else [read]
     if not items:
-        raise ValueError("a list of no calls")
+        raise ValueError("the list of calls is empty")
     return [_named(item) for item in items]
 
 
@@ -103,7 +103,7 @@ def bare_json_calls(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
         item, place = decoder.raw_decode(raw, place)
         call = _named(item)
         if call.get("name") not in names:
-            raise ValueError("no call of a tool that was given")
+            raise ValueError(f"the request has no tool named {call.get('name')!r}")
         calls.append(call)
         while place < len(raw) and raw[place] in "; \t\r\n":
             place += 1
@@ -112,7 +112,7 @@ def bare_json_calls(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
 
 def _named(item: object) -> dict[str, Any]:
     if not isinstance(item, dict):
-        raise ValueError("a call is an object")
+        raise ValueError("a call must be a JSON object")
     call = cast(dict[str, Any], item)
     return {"name": call["tool_name"], **call} if "tool_name" in call else call
 
@@ -146,7 +146,7 @@ def _gemma_value(text: str, quote: str) -> tuple[Any, str]:
     if text.startswith(quote):
         value, end, left = text.removeprefix(quote).partition(quote)
         if not end:
-            raise ValueError("a text has no end")
+            raise ValueError("a string has no closing quote")
         return value, left
     if text.startswith('"'):
         value, end = json.JSONDecoder(strict=False).raw_decode(text)
@@ -172,7 +172,7 @@ def _gemma_members(text: str, quote: str) -> tuple[Any, str]:
             key, colon, left = left.partition(":")
             name = key.replace(quote, "").strip().strip('"')
             if not colon or name in named:
-                raise ValueError("a member has a name of its own")
+                raise ValueError("an object has two members of one name, or one without a name")
             named[name], left = _gemma_value(left, quote)
         else:
             value, left = _gemma_value(left, quote)
@@ -181,5 +181,5 @@ def _gemma_members(text: str, quote: str) -> tuple[Any, str]:
         if left.startswith(","):
             left = left[1:].lstrip()
         elif not left.startswith(end):
-            raise ValueError("a comma is missing, or an end")
+            raise ValueError("a comma or a closing bracket is missing")
     return named if is_named else listed, left[1:]

@@ -181,7 +181,7 @@ def checked_parser(parse: Parse) -> Parse:
         words_read = str(calls).lower()
         words = _WORD.findall(_SYNTAX.sub(" ", _ESCAPE.sub(" ", raw)))
         if any(word.lower() not in words_read for word in words):
-            raise ValueError("the parser drops text between the marks")
+            raise ValueError("the parser would lose text of the call")
         return calls
 
     return read

@@ -69,7 +69,7 @@ def check_file(path: Path) -> None:
     except msgspec.MsgspecError as error:
         raise TokenizerError(f"{where} is invalid: {error}; download it again") from error
     except (LookupError, TypeError, AttributeError) as error:
-        raise TokenizerError(f"{where}: one of its parts has an unknown form") from error
+        raise TokenizerError(f"{where}: one of its parts has a form unknown to shoal") from error
     if grows > MOST_GROWTH:
         raise TokenizerError(
             f"{where}: its parts may make a text {grows:,.0f} times as long; the "

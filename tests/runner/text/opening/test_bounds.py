@@ -46,7 +46,7 @@ def nested(part: dict[str, Any], depth: int) -> dict[str, Any]:
         ({"decoder": {"type": "Sequence", "decoders": [DOUBLED] * 30}}, "1,073,741,824 times"),
         ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTES] * 20}}, "times as long"),
         ({"normalizer": nested(DOUBLED, 20_000)}, "nested too deep"),
-        ({"normalizer": ["Lowercase"]}, "has an unknown form"),
+        ({"normalizer": ["Lowercase"]}, "has a form unknown to shoal"),
     ],
     ids=["doubled", "of an old form", "decoder", "bytes of bytes", "deep", "a list"],
 )
