@@ -135,7 +135,7 @@ async def _why_spilled(parts: Parts, flow: Flow, over: SpillOver) -> str:
             fault = early_fault(inbox)
             if fault is None or fault.code not in OF_WAITING:
                 return ""
-            return f"{exchange.model} has no place for it ({fault.code})"
+            return f"{exchange.model} cannot take the request ({fault.code})"
         if any(request.begun for request in exchange.requests) or flow.http.watch.is_gone:
             return ""  # a runner reads the prompt
         if flow.head.run is not None and any(request.instance for request in exchange.requests):

@@ -150,7 +150,7 @@ class WaitingRoom:
         """Return the progress line for the client of `request`."""
         position = self._queue.position(request.request_id)
         if self._catalog.ready(request.model):
-            why = "; a more urgent request took yours" if request.was_displaced else ""
+            why = "; a more urgent request took your slot" if request.was_displaced else ""
             return f"waiting for a slot{why}, {position} ahead of you"
         if request.model in self._pulls.models:
             state = self._pulls.state(request.model)
@@ -302,7 +302,7 @@ class WaitingRoom:
 def _lost_to(model: ModelId, waiting: int) -> Refusal:
     """Return the refusal for a waiter whose place was taken by a request for `model`."""
     message = (
-        f"{waiting} requests wait for models to load, the limit; this one lost its place "
-        f"to a request for {model}, which has fewer"
+        f"{waiting} requests wait for models to load, which is the limit; a request for {model} "
+        "took the place of yours, because fewer requests wait for that model"
     )
     return Refusal(reason="queue_full", message=message, retry_after_s=5.0, position=waiting)

@@ -84,7 +84,7 @@ def test_one_whose_client_hung_up_is_not_submitted_again(testbed: GatewayTestbed
 def test_a_deadline_counts_on_and_says_for_what_was_waited(testbed: GatewayTestbed) -> None:
     answer = chat(testbed, "displace=1000000 tokens=5", x_timeout_s=1.5)
     assert answer.status_code == 504, answer.text
-    assert "a more urgent request took yours" in answer.text
+    assert "a more urgent request took your slot" in answer.text
     eventually(lambda: not open_requests(testbed), 10, "nothing is open")
 
 

@@ -163,7 +163,11 @@ def test_a_request_that_waits_at_a_runner_spills_over_and_is_stopped_there(
 
 def test_a_request_that_a_full_queue_refuses_spills_over_at_once(made: GatewayTestbed) -> None:
     answer = chat(made, "to-says", "refuse=queue_full")
-    assert who(answer) == ("to-says", "cloud:says", "shoal-tiny has no place for it (queue_full)")
+    assert who(answer) == (
+        "to-says",
+        "cloud:says",
+        "shoal-tiny cannot take the request (queue_full)",
+    )
 
 
 STAYING = [

@@ -193,8 +193,8 @@ class ConversationRecords:
         why = ""
         if sum(len(content) for _, content in turn.items) > FAR_BYTES:
             why = (
-                f"too much at once for a conversation of another node; the limit is {FAR_BYTES} "
-                "bytes"
+                "too many bytes for a conversation that another node stores; the limit is "
+                f"{FAR_BYTES} bytes"
             )
         else:
             end = EndTurn(

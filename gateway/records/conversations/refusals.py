@@ -33,9 +33,8 @@ def conversation_full(field: str) -> HttpFault:
 def conversation_too_far(field: str) -> HttpFault:
     """Return the 413 error for too many bytes in one addition to a conversation of another node."""
     text = (
-        f"too much at once for a conversation of another node; the limit is {FAR_BYTES} "
-        "bytes; ask the node "
-        "in its id, or send less"
+        f"too many bytes for a conversation that another node stores; the limit is {FAR_BYTES} "
+        "bytes; send them to that node, which the conversation's id names, or send less"
     )
     return HttpFault(413, "body_too_large", text, field, facts={"limit_bytes": FAR_BYTES})
 

@@ -46,7 +46,7 @@ def bill_lines(bill: Bill) -> Iterator[SelftestLine]:
     share = bill.peak_bytes / max(1, bill.need_bytes)
     text = (
         f"peak {_mb(bill.peak_bytes)} (MLX {_mb(bill.device_bytes)}, process "
-        f"{_mb(bill.process_bytes)}) of a bill of {_mb(bill.need_bytes)}: {share:.0%} "
+        f"{_mb(bill.process_bytes)}), {_mb(bill.need_bytes)} estimated: {share:.0%} "
         f"(rule: {LEAST_SHARE:.0%} to 100%)"
     )
     advice = (
@@ -65,15 +65,15 @@ def bill_lines(bill: Bill) -> Iterator[SelftestLine]:
     if not bill.kv_tokens:
         return
     ratio = bill.loaded_bytes / max(1, bill.weights_bytes)
-    text = f"{_mb(bill.loaded_bytes)} loaded, {_mb(bill.weights_bytes)} in the bill (rule: 2%)"
+    text = f"{_mb(bill.loaded_bytes)} loaded, {_mb(bill.weights_bytes)} estimated (rule: 2%)"
     figures = {"loaded_bytes": bill.loaded_bytes, "bill_bytes": bill.weights_bytes}
     yield judged(("memory", "weights"), abs(ratio - 1.0) <= 0.02, text, advice, figures)
     billed = bill.kv_bytes / max(1, bill.context_tokens)
     measured = bill.kv_measured_bytes / max(1, bill.kv_tokens)
     low, high = GOOD_KV
     text = (
-        f"{measured:,.0f} bytes a token after {bill.kv_tokens:,} tokens, {billed:,.0f} in the "
-        f"bill (rule: {low:g} to {high:g} times)"
+        f"{measured:,.0f} bytes a token after {bill.kv_tokens:,} tokens, {billed:,.0f} estimated "
+        f"(rule: {low:g} to {high:g} times)"
     )
     figures = {"kv_bytes_per_token": round(measured), "bill_bytes_per_token": round(billed)}
     is_good = low * billed <= measured <= high * billed

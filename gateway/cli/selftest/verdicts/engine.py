@@ -43,7 +43,7 @@ def sampling_lines(document: Mapping[str, Any]) -> Iterator[SelftestLine]:
     different = len({tuple(row) for row in first})
     is_good = first == second and different == len(first)
     repeated = "equal" if first == second else "DIFFERENT"
-    text = f"{len(first)} seeds twice: {repeated} tokens; {different} seeds give different texts"
+    text = f"{len(first)} seeds, each used twice: {repeated} tokens; {different} different texts"
     figures: dict[str, Figure] = {"seeds": len(first), "different": different}
     yield judged(("sampling", "seeds"), is_good, text, REPORT, figures)
     fits: dict[str, ChiSquareFit] = {}
