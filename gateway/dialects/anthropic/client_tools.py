@@ -74,7 +74,7 @@ def _editor(version: int) -> ClientTool:
         "path": {**_TEXT, "description": "The file, or for view also a directory."},
         "file_text": {**_TEXT, "description": "For create: the text of the file."},
         "old_str": {**_TEXT, "description": "For str_replace: the text to replace, found once."},
-        "new_str": {**_TEXT, "description": "For str_replace: the text in its place."},
+        "new_str": {**_TEXT, "description": "For str_replace: the new text."},
         "insert_line": _AFTER,
         "view_range": _VIEW_RANGE,
     }

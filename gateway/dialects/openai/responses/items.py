@@ -94,7 +94,7 @@ class ResponsesMessageBody(Closed):
     content: ResponsesContent
     id: str | None = None
     status: Unused = no_effect("part of an earlier answer")
-    phase: Unused = no_effect("a note of other models about their answers")
+    phase: Unused = no_effect("a mark that OpenAI's models put on their answers")
 
 
 class ResponsesCallBody(Closed):
