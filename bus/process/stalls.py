@@ -105,7 +105,8 @@ class StallMeter:
 
 
 class _CoreWait:
-    """How long the thread that calls first has been ready without a core."""
+    """Measures how long one thread was ready to run but had no CPU core. It is the thread that
+    calls `seconds` first."""
 
     def __init__(self) -> None:
         self._file: int | None = None

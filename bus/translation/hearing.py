@@ -198,8 +198,8 @@ class AnswerEntries:
         yield ChoiceEnd(self._request_id, self._next(), choice, finish, stop)
 
     def last(self, usage: Usage) -> Iterator[Entry]:
-        """Yield the missing ends of choices and the last entry, `Finished`. Raises BrokenStream if
-        an engine of the cluster left out an end."""
+        """End the choices that have no end yet, then yield the last entry, `Finished`. Raises
+        BrokenStream if the server is an engine of the cluster, which must send every end itself."""
         if self._target.completes and not all(state.ended for state in self._choices):
             raise BrokenStream(f"{self._target.name} stopped before the end of its answer")
         for number in range(len(self._choices)):

@@ -19,8 +19,8 @@ _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.I)
 
 @dataclass(frozen=True, slots=True)
 class PartName:
-    """The name of a part: that of the whole, the part's number (from 1), and the number of
-    parts."""
+    """The name of a file that is one part of a model: the name without the number of the part
+    (`stem`), that number (from 1), and the number of parts."""
 
     stem: str
     number: int
@@ -33,7 +33,8 @@ def is_gguf(name: str) -> bool:
 
 
 def part_name(name: str) -> PartName | None:
-    """Return what the name of a part says; None for the name of a whole file."""
+    """Return a part's name in its pieces; None if `name` has no part number, so that the file is a
+    whole model."""
     match = _PART.fullmatch(name)
     return None if match is None else PartName(match[1], int(match[2]), int(match[3]))
 
@@ -69,8 +70,9 @@ def lacking_parts(files: Collection[str]) -> str:
 
 
 def joined(headers: Sequence[GgufHeader]) -> GgufHeader:
-    """Return the header of a model whose files have these headers, in order: the metadata of the
-    first, and the tensors of all. Raises BadGguf if a file is not the part that its place says."""
+    """Return one header for a model whose parts have these `headers`, in order: the metadata of the
+    first part, and the tensors of all. Raises BadGguf if the numbers in a header do not match its
+    place in the list, or if two parts have a tensor of the same name."""
     first, count = headers[0], len(headers)
     if count == 1:
         return first

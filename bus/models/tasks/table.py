@@ -1,8 +1,9 @@
 """The types of `tasks.toml`, and the checks that go beyond types.
 
-Pure. A provider's model is `NAME:model`: the provider's name here and the model's name there. A
-candidate of a task is a provider's model or a model of the cluster, never another task. The file
-contains no key: `key_env` names the environment variable that has it.
+Pure. Requests name a provider's model as `NAME:model`: `NAME` is the provider's name in this file,
+and `model` is the model's name at that provider. A candidate of a task is a provider's model or a
+model of the cluster, never another task. The file contains no key: `key_env` names the environment
+variable that has it.
 """
 
 from __future__ import annotations
