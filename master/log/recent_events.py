@@ -113,8 +113,9 @@ class RecentEvents:
 
 
 def let_go(before: ClusterState, after: ClusterState) -> tuple[Instance, ...]:
-    """Return the instances that the state `before` has and the state `after`, which replaces it,
-    lacks. Empty if both states belong to one log: then these instances ended normally."""
+    """Return the instances that are lost when the state `after` of another log replaces the state
+    `before`: those of `before` that `after` lacks. Empty if both states belong to one log, because
+    then the missing instances ended normally."""
     if not _is_other_log(before, after):
         return ()
     return tuple(

@@ -207,8 +207,9 @@ def _why_no_backend(card: ModelCard, node: NodeCapacity) -> str:
 def offering(
     nodes: Sequence[NodeCapacity], spec: PlacementSpec, card: ModelCard
 ) -> tuple[list[NodeCapacity], PlacementSpec]:
-    """Return nodes and conditions for a model that a hub offers. They are as if a node that can run
-    nothing had the model, so that all others could fetch their layers from there."""
+    """Return the nodes and conditions for placing a model that is still on a hub. A further node,
+    which can run nothing, counts as having the model, so that every node could fetch its layers
+    from there."""
     hub = NodeCard(
         node=NodeId("hub"),
         name="the hub",
@@ -238,8 +239,8 @@ def split_cards(model: ModelId, nodes: Sequence[NodeCapacity]) -> list[ModelCard
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where the model of a node comes from: `card` is that of its own files, or (`is_donor`) of
-    another node's; the rest as in `LocalCopy`."""
+    """Where a node gets a model from. `card` is that of its own files, or of another node's if
+    `is_donor`; the other fields are those of `LocalCopy`."""
 
     card: ModelCard
     backend: str

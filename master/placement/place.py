@@ -130,11 +130,12 @@ def _of_size(problem: PlacementProblem, size: int, room: RoomOf) -> list[Placeme
 
 
 def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
-    """Return what the node that lacks the least memory for the model lacks. If no single node could
-    ever hold the model, return that for a group; None if no node or group could ever hold it.
+    """Return the missing memory or slots (`Crowded`) on the node with the smallest shortage, among
+    the nodes that could hold the model alone once they are empty. If no single node could, return
+    that of a group; None if no group could either.
 
-    If a node whose memory is not measured yet could hold the model, return the refusal that asks
-    the client to wait for its reading.
+    If a node could hold the model but its memory is not measured yet, return the refusal that asks
+    the client to wait for the measurement.
     """
     if 1 in _sizes(problem):
         singles = [copy for copy in problem.copies if copy.fits_whole(availability.room_ever)]

@@ -47,7 +47,8 @@ class Claim:
         return self.priority <= URGENT
 
     def standing(self, ageing_per_s: float, now: float) -> float:
-        """Return the best standing of the waiting requests; the smaller goes first."""
+        """Return the lowest `aged` priority of the waiting requests. The claim with the lowest
+        number goes first."""
         return min(aged(priority, now - at, ageing_per_s) for priority, at in self.waiting)
 
     def passes_at(self, priority: float, ageing_per_s: float) -> float:
@@ -57,8 +58,8 @@ class Claim:
 
 
 def aged(priority: int, waited_s: float, ageing_per_s: float) -> float:
-    """Return the standing of a request after it has waited this long. The urgent class does not
-    age."""
+    """Return the aged priority (the *standing*) of a request: its priority, lowered by
+    `ageing_per_s` for each second that it has waited. The urgent class does not age."""
     return max(float(min(priority, FLOOR)), priority - ageing_per_s * max(0.0, waited_s))
 
 

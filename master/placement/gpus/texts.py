@@ -29,14 +29,16 @@ def ceiling_text(home: Home, rooms: Sequence[DeviceRoom]) -> str:
 
 
 def rooms_text(rooms: Sequence[DeviceRoom]) -> str:
-    """Return what each GPU of a home can give to one more model, and why not more, before the same
-    about the machine's memory; empty without GPUs."""
+    """Return, for a refusal, how much memory each GPU of a home can give to one more model, and why
+    not more. The text ends where the figures of the machine's own memory follow; empty without
+    GPUs."""
     texts = [f"{_room_text(room)}; " for room in rooms]
     return f"{''.join(texts)}memory of the machine: " if texts else ""
 
 
 def facts(rooms: Sequence[DeviceRoom]) -> dict[str, Any]:
-    """Return the bytes of each GPU of a home, for programs; empty without GPUs."""
+    """Return the memory figures of each GPU of a home, for the `facts` of a refusal; empty without
+    GPUs."""
     devices = [
         {
             "device": device_title(room.key),
