@@ -52,7 +52,7 @@ News = Line | LostStream | StreamEnd
 
 
 class EngineClient:
-    """Questions to the program at a port of this machine. May be used in any thread."""
+    """An HTTP client of the program at a port of this machine. May be used in any thread."""
 
     def __init__(self, name: str, port: int, key: str, *, stall_s: float) -> None:
         self.name = name

@@ -88,8 +88,8 @@ class InputsText:
         return PreparedInputs(tuple(prompts))
 
     def read(self, request: GenerationRequest, context_tokens: int) -> Refusal:
-        """Return the refusal of a question about a prompt, because embedding models do not answer
-        these."""
+        """Return a refusal: an embedding model cannot say how it reads a prompt, or how many tokens
+        the prompt has."""
         text = f"{request.model} is an embedding model; it does not answer questions about prompts"
         return Refusal(reason="unsupported", message=text, field="model")
 

@@ -192,7 +192,8 @@ class RankRecorder:
     # --- the engine's thread ---------------------------------------------------------------
 
     def begin(self, plan: StepPlan) -> None:
-        """Begin a plan: the turn of the previous plan ends, and the turn of this plan begins."""
+        """Begin to record the engine's work for `plan`, and end the record of its work for the
+        previous plan."""
         came_at = self._came.pop(plan.step, None) if self._came else None
         if not self._requests and not any(spec.traced for spec in plan.admit):
             self._turn = None

@@ -43,8 +43,8 @@ class CommandRole(ServingRole):
         return spec.dtype == COMMAND_DTYPE
 
     def reading(self, now: float) -> RunnerReading:
-        """Return the current reading of this runner, with rates since the previous reading and the
-        memory of the program."""
+        """Return the current reading (status and rates) of this runner. The rates cover the time
+        since the previous reading; the memory is that of the program which serves the model."""
         load = load_of(self._server.open, self._responder.running)
         status = self.status
         reading = self._meter.reading(self._host.phase, status, load, self.open_requests, now)

@@ -94,8 +94,8 @@ class LlamaRole(ServingRole):
             self._stuck(f"{ENGINE} sent nothing and used no processor time for {STILL_S:g} s")
 
     def reading(self, now: float) -> RunnerReading:
-        """Return the current reading of this runner, with rates since the previous reading and the
-        memory of llama-server."""
+        """Return the current reading (status and rates) of this runner. The rates cover the time
+        since the previous reading; the memory is that of llama-server."""
         load, status = load_of(self._server.open, self._responder.running), self.status
         reading = self._meter.reading(self._host.phase, status, load, self.open_requests, now)
         return reading.model_copy(update={"process_bytes": status.memory.active_bytes})

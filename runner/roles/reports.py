@@ -51,8 +51,8 @@ class RunnerMeter:
         open_requests: int,
         now: float,
     ) -> RunnerReading:
-        """Return the reading at the instant `now`. `load` is None before the model is loaded, and
-        for ranks without a scheduler."""
+        """Return the reading (status and rates) at the instant `now`. `load` is None before the
+        model is loaded, and for ranks without a scheduler."""
         spec, totals = self.spec, self.totals
         memory, progress = status.memory, status.progress
         load = load or SchedulerLoad()

@@ -263,8 +263,8 @@ class Role:
 
 
 class ServingRole(Role):
-    """A role that answers requests of gateways. It makes the responder, which answers the requests
-    that its `RequestServer` accepts."""
+    """A role that answers requests of gateways. Its `RequestServer` accepts the requests and passes
+    them to a responder, which the subclass makes."""
 
     def __init__(self, parts: RoleParts, loop: model_thread.EngineLoop) -> None:
         super().__init__(parts, loop)

@@ -208,8 +208,9 @@ class Grammars:
         return f"({self._mark(think.marks.start)} {closes})? "
 
     def _mark(self, text: str) -> str:
-        """Write a marker as a token if the vocabulary has one for it, else as text. A marker made
-        of several (`<|end|><|start|>`) is written piece by piece."""
+        """Return the grammar of a marker (a fixed text of the output format, such as `<|end|>`):
+        the vocabulary's token of that text, else the text itself. A marker that consists of several
+        tokens (`<|end|><|start|>`) is written token by token."""
         token = self._token_ids.get(text)
         if token is not None:
             return f"<[{token}]>"

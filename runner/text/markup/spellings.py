@@ -94,8 +94,10 @@ class Spellings:
 
 @dataclass(frozen=True)
 class Markup:
-    """The tokens that structure a model's conversations. `own` are the marks of thinking and of
-    calls, which the model writes itself. `written` is the text of its templates."""
+    """The tokens that structure a model's conversations. `control` are the tokens that end turns,
+    open roles and wrap results; `tags` look like XML and are not special tokens. `own` are those of
+    `control` or `tags` that the model itself writes around thinking and calls. `written` is the
+    text of the model's templates."""
 
     control: frozenset[str] = frozenset()
     tags: frozenset[str] = frozenset()

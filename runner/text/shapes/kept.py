@@ -145,7 +145,8 @@ def _mark(number: int) -> str:
 
 
 def _marked(prompt: ChatPrompt, unseen: list[LostPart]) -> ChatPrompt:
-    """Return the prompt with a mark in place of each unseen part."""
+    """Return the prompt with a mark (a unique text) in place of each part in `unseen`: the parts
+    that were not found in the rendered text."""
     messages = list(prompt.messages)
     for number, lost in enumerate(unseen):
         message, mark = messages[lost.place], _mark(number)
