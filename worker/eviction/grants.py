@@ -57,8 +57,10 @@ NO_CONTENT = Content()
 
 @dataclass(slots=True)
 class _Wish:
-    """The copy that this node wants to delete. `node` is being asked to keep its own copy; `left`
-    are the nodes to ask after it."""
+    """An open request to delete this node's copy of a model. `node` is asked now to keep its own
+    copy, by the question `question`; the nodes in `left` are asked after it. `asked_at` is when
+    `node` was asked first, `said_at` when the question was last sent. `whys` say which nodes
+    refused or did not answer; `verdict` is the result, None while nodes are asked."""
 
     model: ModelId
     digest: str

@@ -1,10 +1,10 @@
 """Choose one quantisation among the GGUF files of a repository.
 
-Pure. A name after the colon of the model decides, in any case. Without one, the memory of the node
-decides: the largest quantisation of at most 8 bits that fits is chosen. Its memory is that of
-placement's bill, with an estimate for the KV cache. If none fits, the smallest is chosen, and the
-exact bill, from the file's header, may then refuse the pull. Projectors, adapters and importance
-matrices are no models.
+Pure. If the model's name has a quantisation after a colon, that one is chosen, in upper or lower
+case. Without one, the memory of the node decides: the largest quantisation of at most 8 bits that
+fits is chosen. Its memory is estimated as in placement, with an assumed size of the KV cache. If
+none fits, the smallest is chosen; the exact estimate, from the file's header, may then refuse the
+pull. Projectors, adapters and importance matrices are no models.
 """
 
 from __future__ import annotations

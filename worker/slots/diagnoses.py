@@ -116,7 +116,7 @@ class SuspectStacks:
                 self._ask(pid, look)
 
     def close(self) -> None:
-        """Stop waiting for answers of telemetry."""
+        """Stop waiting for telemetry's answers."""
         for look in self._open.values():
             self._close(look)
         self._open.clear()

@@ -78,7 +78,8 @@ def exit_fact(
 
 
 def slot_report(slot: Slot, state: ClusterState, now: float, stacks: bytes) -> RunnerReport:
-    """Return the worker's own report about a runner, without asking it."""
+    """Return the worker's own report about a runner, made without a question to the runner.
+    `stacks` are the runner's stack traces; empty: unknown."""
     task, hello = slot.task, slot.hello
     instance = state.instances.get(task.instance) if task is not None else None
     return RunnerReport(

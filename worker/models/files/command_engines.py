@@ -107,7 +107,8 @@ def memory_of(engine: CommandEngine, measured_bytes: int) -> int:
 def engine_card(
     model: ModelId, engine: CommandEngine, memory_bytes: int, path: str, written_at_s: int
 ) -> ModelCard:
-    """Return the card of a program as a model: whole, on one node. `path` is `engines.toml`."""
+    """Return the model card of a program of `engines.toml`: the program runs the whole model on one
+    node. `path` is the path of `engines.toml`."""
     able = {"tools": engine.calls_tools, "thinking": engine.thinks, "vision": engine.sees}
     return ModelCard(
         model=model,

@@ -24,12 +24,12 @@ YIELDS_BYTES = 64 << 20
 
 @dataclass(slots=True)
 class Pull:
-    """One pull. `heard` has the last repetition of each question. `goes` is set when a client does
-    not hold it, and `released` when its process may fetch. `came` is set while the files are in
-    place but the disk was not scanned since. `from_hub` are the questions that allow a hub. The
-    first question came at `asked_at`. `standing` is its relation to other nodes' pulls.
-    `background`: it continues without clients; if it has failed or is paused, a user can resume
-    it. `layers`: only these layers [first, last) are pulled."""
+    """One pull. `heard` has the instant at which each question (a client's request for this pull)
+    last arrived; the first came at `asked_at`. `from_hub` are the questions that allow a hub.
+    `goes`: a client wants the files, not only a forecast. `released`: its process may fetch.
+    `came`: the files are in place but the disk was not scanned since. `standing` is its relation to
+    other nodes' pulls. `background`: it continues without clients; if it has failed or is paused, a
+    user can resume it. `layers`: only these layers [first, last) are pulled."""
 
     model: ModelId
     revision: str
