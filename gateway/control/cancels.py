@@ -41,9 +41,9 @@ class Cancellable(Protocol):
 
 
 class RememberedCancels:
-    """Stops this process's requests, each of which has one of `owners`. A repeated stop has the
-    same answer as the first, even if the request has ended since. The last `REMEMBERED` stops are
-    remembered."""
+    """Stops requests of this process. Each request belongs to one of `owners`. A repeated stop has
+    the same answer as the first, even if the request has ended since. The last `REMEMBERED` stops
+    are remembered."""
 
     def __init__(self, *owners: Cancellable) -> None:
         self._owners = owners
@@ -73,8 +73,8 @@ class CancelRouter:
         calls.answer(STOP_REQUEST, self._stop_here)
 
     def answer_for(self, *owners: Cancellable) -> None:
-        """Stop this process's own requests, for this process and for the others. Each request has
-        one of `owners`."""
+        """Begin to stop this process's requests, for callers in this process and in others. Each
+        request belongs to one of `owners`."""
         self._own = RememberedCancels(*owners)
         self._near.answer(STOP_HERE, lambda call: Done(done=self.cancel_here(call.request)))
 

@@ -32,8 +32,8 @@ def is_final(refusal: Refusal) -> bool:
 
 
 class PlacementCheck:
-    """Asks the leader about models, with at most one open question per model. `on_never` gets the
-    model and the refusal if waiting is hopeless."""
+    """Asks the leader whether a model can be placed, with at most one open question per model. If
+    waiting is hopeless, `on_never` is called with the model and the refusal."""
 
     def __init__(self, bus: BusClient, on_never: Callable[[ModelId, Refusal], None]) -> None:
         self._bus = bus
@@ -41,7 +41,8 @@ class PlacementCheck:
         self._open: set[ModelId] = set()
 
     def ask(self, model: ModelId) -> None:
-        """Ask the leader about `model`, unless the same question is still unanswered."""
+        """Ask the leader whether `model` can be placed, unless the same question is still
+        unanswered."""
         if model in self._open:
             return
         self._open.add(model)

@@ -91,7 +91,8 @@ class GatewayTrace:
         self._enter("first_entry", now)
 
     def arrived(self, now: float, *, ended: bool) -> None:
-        """Note that entries of the answer came. `ended`: the terminal entry is among them."""
+        """Record that entries (parts of the answer) arrived from the runner. `ended`: the last
+        entry of the request is among them."""
         if self._marks[-1][0] in ("route", "first_entry"):
             self._enter("entries", now)
         if ended:

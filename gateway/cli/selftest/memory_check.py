@@ -1,5 +1,5 @@
 """Talks to the temporary node: loads a model of some 620 MB and reads a long prompt, and compares
-the peak memory with the bill that placement made before."""
+the peak memory with the memory that placement had estimated."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def memory_lines(site: SelftestSite) -> Iterator[SelftestLine]:
 
 
 def _bill(api: NodeApi) -> dict[str, Any] | None:
-    """Return the bill of the only rank; None if the model does not fit now."""
+    """Return placement's memory estimate for the only rank; None if the model does not fit now."""
     chosen = api.get(f"/instance/previews?model={MODEL}&min_nodes=1")["chosen"]
     if chosen is None:
         return None

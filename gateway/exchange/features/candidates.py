@@ -147,7 +147,8 @@ async def try_in_order(parts: Parts, attempts: Attempts) -> None:
 
 
 async def make_out(parts: Parts, flow: Flow) -> Flow:
-    """Make out the body for the candidate that is asked. The first one has it parsed."""
+    """Return the flow with the request for the candidate that is tried now. The body is parsed for
+    the first candidate only; each further candidate gets a copy with its own name and ids."""
     trial, whole = flow.trial, flow.of_task
     assert trial is not None
     if trial.forwards:

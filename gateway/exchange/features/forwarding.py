@@ -88,7 +88,9 @@ def begins_s(flow: Flow) -> float:
 
 @dataclass(slots=True)
 class Forwarded:
-    """A body at a provider."""
+    """A request body that was forwarded to a provider, with the provider's answer so far. `tracker`
+    reads the usage from the passing bytes; `record` is the entry for the request log. `ends_at` is
+    when the client's timeout ends, by the monotonic clock; None: the client set none."""
 
     parts: Parts
     flow: Flow
@@ -111,7 +113,7 @@ class Forwarded:
         return left_s if most_s is None else min(left_s, most_s)
 
     def tell(self, outcome: str, status: int) -> None:
-        """Record the answer."""
+        """Report the ended answer to the log, the metrics and the records."""
         self.record.usage, self.record.finish = self.tracker.usage, self.tracker.finish
         self.parts.ended_requests.tell_provided(
             self.flow, self.record, outcome=outcome, status=status

@@ -88,8 +88,8 @@ class JobRecords:
         return count
 
     async def listed(self, owner: str | None, limit: int, before: JobPlace | None) -> list[Job]:
-        """Return the latest jobs of this owner (None: of all owners), at most `limit`, that come
-        after the place `before` in the list."""
+        """Return at most `limit` jobs of this owner (None: of all owners), newest first. `before`:
+        only jobs that were submitted before this place in the list; None: from the newest on."""
         return [table.row(row) for row in await self._rows(table.listed(owner, limit, before))]
 
     async def more(

@@ -22,8 +22,8 @@ LOST: tuple[FailReason, ...] = ("model_unavailable", "runner_lost")
 
 
 class Computed(Protocol):
-    """A request that a run has sent to a model: its tokens, whether a model runner has begun it,
-    and the reason if it failed."""
+    """A request that the run of a job has sent to a model. It has the tokens of its answer so far,
+    whether a runner has begun it, and the reason if it failed."""
 
     begun: bool
     failed: FailReason | None

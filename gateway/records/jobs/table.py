@@ -125,8 +125,8 @@ def before(job: Job) -> Statement:
 
 
 def listed(owner: str | None, limit: int, before: JobPlace | None) -> Statement:
-    """Return the query for the latest jobs of an owner (None: of all owners) that were submitted
-    before the place `before`."""
+    """Return the query for the jobs of an owner (None: of all owners), newest first. `before`: only
+    jobs that were submitted before this place in the list."""
     at_s, request = (None, None) if before is None else before
     return Statement(
         f"{_SELECT} WHERE {_OWNED} AND "

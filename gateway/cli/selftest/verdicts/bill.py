@@ -1,7 +1,7 @@
-"""Judges the peak memory of a load and a long prompt against shoal's bill.
+"""Compares the peak memory of a load and a long prompt with shoal's estimate (the *bill*).
 
 Pure. The bill is the least memory for which shoal places a model: its weights with an allowance, KV
-for the promised context, and a fixed part. The peak must not exceed it, or a load could fail. It
+for the guaranteed context, and a fixed part. The peak must not exceed it, or a load could fail. It
 must not be less than half of it either, or models that fit would be refused.
 """
 

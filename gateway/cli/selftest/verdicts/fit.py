@@ -17,7 +17,8 @@ Z = 3.719
 
 @dataclass(frozen=True, slots=True)
 class ChiSquareFit:
-    """The test of one setting. `impossible` counts draws of tokens that truncation excludes."""
+    """The chi-square test of the tokens drawn with one sampling setting, in `bins` classes.
+    `impossible` counts draws of tokens that truncation (such as top-k) excludes."""
 
     draws: int
     bins: int

@@ -181,7 +181,10 @@ async def answer_pull(cluster: Cluster, req: Request, resp: Response, body: Pull
     await cluster.catalog.wait_known()
     here = None if body.revision else model_named(body.model, cluster.catalog.names())
     if here is not None and "/" not in here:
-        text = f"{here} is already here; hub models are named OWNER/NAME"
+        text = (
+            f"the cluster already has the model {here}; to pull a model from a hub, name it as "
+            "OWNER/NAME"
+        )
         raise HttpFaultRaised(HttpFault(409, "conflict", text, field="model"))
     target = pull_target(body.model, body.revision, cluster.options.pull_names)
     if body.split:
