@@ -95,8 +95,9 @@ def _forwarded(library: Path, preloads: Path) -> Library:
 
 
 def _names_in(library: Path) -> list[str]:
-    """Return the functions that a library has with the prefix. A jump to any other would end each
-    runner at its start."""
+    """Return those functions of `NAMES` that a library has, with the prefix `PREFIX`. The
+    interposer may call no other function of the library: a missing one would end each runner at its
+    start."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         return [name for name in NAMES if text.find(f"\0{PREFIX}{name}\0".encode()) >= 0]
 
