@@ -42,7 +42,7 @@ class KeyFiles:
     that this node has met. The file of the machine key is created if it is missing."""
 
     key: Path
-    known: Path
+    met_nodes: Path
     machine: Path | None = None
 
 

@@ -381,8 +381,8 @@ def open_keyring(files: KeyFiles, *, node: NodeId, log: Log) -> Keyring | None:
         keys, file = machine_keys(files.machine), files.machine
     if keys is None:
         return None
-    known = files.known
-    return Keyring(keys, file=file, known_file=known, node=node, log=log, is_local=is_local)
+    met_nodes = files.met_nodes
+    return Keyring(keys, file=file, known_file=met_nodes, node=node, log=log, is_local=is_local)
 
 
 def _read_known(file: Path) -> frozenset[NodeId]:

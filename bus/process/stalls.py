@@ -50,7 +50,8 @@ class StallMeter:
     thread."""
 
     def __init__(self, folder: Path, process: str) -> None:
-        """Count from zero in `<folder>/<process>.stalls`, which exists until `close`."""
+        """Count the stalls in the file `<folder>/<process>.stalls`, from zero. The file exists
+        until `close`."""
         self._path = folder / f"{process.replace(':', '-')}{_ENDING}"
         self._process = process.encode()
         self._shared = mapped_file(self._path, _FORM.size)

@@ -48,7 +48,7 @@ class Town:
         self, name: NodeId, key: ClusterKey, known: tuple[NodeId, ...], log: Log
     ) -> Security:
         home = self.folder / f"{name}-keys"
-        files = KeyFiles(key=home / "key", known=home / "known")
+        files = KeyFiles(key=home / "key", met_nodes=home / "known")
         write_keys(files.key, ClusterKeys(key), replace=True)
         ring = open_keyring(files, node=name, log=log)
         assert ring is not None
