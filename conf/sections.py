@@ -370,7 +370,7 @@ def not_a_setting(key: str, shown: str, hint: str | None) -> str:
     return f"{shown} is not a setting" + (f"; did you mean {hint}?" if hint else "")
 
 
-def meant(name: str, names: set[str]) -> str | None:
+def nearest_name(name: str, names: set[str]) -> str | None:
     """Return the name in `names` that is most similar to `name`; None if none is similar."""
     return next(iter(difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.6)), None)
 

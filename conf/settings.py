@@ -54,7 +54,7 @@ from conf.sections import (
     is_hash,
     line_of,
     masked,
-    meant,
+    nearest_name,
     nested,
     not_a_setting,
     put,
@@ -337,7 +337,7 @@ def _environment() -> dict[str, Any]:
             continue
         key = _key_of(variable)
         if key not in names and not variable.startswith(FOREIGN_PREFIXES):
-            hint = meant(key, names)
+            hint = nearest_name(key, names)
             wrong = not_a_setting(key, variable, variable_of(hint) if hint else None)
             raise ConfigError(f"environment: {wrong}")
     return {} if names.isdisjoint(map(_key_of, os.environ)) else _variables()
@@ -393,7 +393,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str], file: Path) -
     if detail["type"] == "extra_forbidden":
         table, _, name = key.rpartition(".")
         fields = TABLES.get(table, Settings)
-        hint = meant(name, set(fields.model_fields))
+        hint = nearest_name(name, set(fields.model_fields))
         return f"{source}: {not_a_setting(key, key, hint)}"
     message = str(detail["msg"]).removeprefix("Value error, ")
     shown = masked(key, detail["input"])

@@ -15,7 +15,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from bus.wire.errors import ConfigError
-from conf.sections import TABLES, flat, line_of, meant, not_a_setting, words
+from conf.sections import TABLES, flat, line_of, nearest_name, not_a_setting, words
 
 
 def check_known(key: str, defaults: Mapping[str, Any]) -> None:
@@ -24,7 +24,7 @@ def check_known(key: str, defaults: Mapping[str, Any]) -> None:
         return
     if key in TABLES:
         raise ConfigError(f"{key} is a table; name one of its settings, as in {key}.NAME")
-    raise ConfigError(not_a_setting(key, key, meant(key, set(defaults))))
+    raise ConfigError(not_a_setting(key, key, nearest_name(key, set(defaults))))
 
 
 def typed(key: str, value: Any, default: Any) -> Any:

@@ -14,7 +14,7 @@ import typer
 from bus.wire.errors import ConfigError
 from conf.changing import HOT, change, check, differing, replace, text_of, write_first
 from conf.paths import find_paths
-from conf.sections import masked, meant
+from conf.sections import masked, nearest_name
 from gateway.cli.command import Invocation
 from gateway.cli.output.errors import USAGE, CliError
 from gateway.cli.output.own_editor import asker, open_editor
@@ -168,7 +168,7 @@ def _chosen_rows(
     choices = keys | {key.rpartition(".")[0] for key in keys if "." in key}
     for name in names:
         if name not in choices:
-            near = meant(name, choices)
+            near = nearest_name(name, choices)
             raise CliError(
                 f"no setting {name}" + (f"; did you mean {near}?" if near else ""),
                 remedy="list the settings with `shoal config show`",
