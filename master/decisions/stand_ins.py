@@ -54,8 +54,9 @@ class StandIns:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An instance to be placed again by `command`, decided in `scene`; it is `removed` first if
-    no part of it can serve."""
+    """An instance of a lost node, which is to be placed on other nodes. `command` places it, with
+    `scene` as the state to decide by. If no part of the instance can serve any more, it is removed
+    first, by the event in `removed`."""
 
     instance: Instance
     command: PlaceModel
