@@ -140,7 +140,7 @@ class Cluster:
         self.readings.heard(message, self.reactor.now())
         if isinstance(message, PeersReading):
             self.runners.heard_peers(message)
-        self.api_keys.heard(envelope)
+        self.api_keys.take_over(envelope)
 
     def _tell_wishes(self) -> None:
         due = self._wishes.due(self.bus.state.instances, self.reactor.now())

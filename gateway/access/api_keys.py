@@ -53,7 +53,7 @@ class ApiKeys:
         self._telling: Timer | None = None
 
     @property
-    def known(self) -> bool:
+    def has_state(self) -> bool:
         """Return whether the cluster's state has arrived. The keys are part of the state."""
         return self._bus.mirror.live
 
@@ -63,14 +63,14 @@ class ApiKeys:
         keys = self._bus.state.api_keys
         if self._book.keys is not keys:
             self._book = KeyBook(keys)
-            if self.known:
+            if self.has_state:
                 self._budgets.forget_others(keys)
         return self._book
 
     async def wait_known(self) -> Refusal | None:
         """Wait until the keys have arrived. If they have not after `KNOWN_S`, return a refusal."""
         give_up_at = self._bus.reactor.now() + KNOWN_S
-        while not self.known:
+        while not self.has_state:
             if self._bus.reactor.now() >= give_up_at:
                 text = "the gateway has not received the API keys yet; see `shoal status`"
                 return Refusal(reason="pending", message=text, retry_after_s=2.0)
@@ -123,7 +123,7 @@ class ApiKeys:
 
         return settle
 
-    def heard(self, envelope: Envelope) -> None:
+    def take_over(self, envelope: Envelope) -> None:
         """Continue the counts of this process's predecessor (the HTTP process that had the same
         name before a restart), if `envelope` has its last report of use."""
         speaker, reading = self._bus.speaker, envelope.message

@@ -149,7 +149,7 @@ class AskingClients:
             waiting=cast(tuple[WaitingRow, ...], tuple(waiting)),
         )
 
-    async def told(self) -> list[ClientTold]:
+    async def all_clients(self) -> list[ClientTold]:
         """Return all clients of this gateway, the latest request first. Clients that have a profile
         but have sent no request come last."""
         parts = await self._near.ask_each(
@@ -236,7 +236,7 @@ class AskingClients:
         self._near.tell_others(self._options.processes, table.NOTE_RESTS, rests)
 
     def _note_rests(self, call: NoteRests) -> Noted:
-        self.cooldowns.heard(call.number, call.rows, self._now())
+        self.cooldowns.take_report(call.number, call.rows, self._now())
         return Noted()
 
     def _flush(self) -> None:

@@ -49,7 +49,7 @@ class ClientRests:
         """Return the clients in cooldown or with waiting requests, at all processes."""
         return {*self._until, *(client for _, rows in self._reports.values() for client in rows)}
 
-    def heard(self, process: int, rows: Sequence[RestRow], now: float) -> None:
+    def take_report(self, process: int, rows: Sequence[RestRow], now: float) -> None:
         """Replace the last report of another process."""
         by_client = {ClientName(kind, name): (until, waits) for kind, name, until, waits in rows}
         self._reports[process] = (now, by_client)

@@ -41,7 +41,7 @@ class Removals:
         """Return the cards of the nodes whose disks have the model or a part of it."""
         return [card for card in self._cards() if _folders(card, model)]
 
-    def held(self, model: ModelId) -> FolderKept | None:
+    def why_not_deleted(self, model: ModelId) -> FolderKept | None:
         """Return why the model cannot be deleted now; None if it can."""
         now = self._bus.reactor.now()
         return why_held(
@@ -76,7 +76,7 @@ class Removals:
             raise FolderKept(
                 f"{model} is part of shoal and cannot be deleted", remedy="it takes at most 10 MB"
             )
-        if reason := self.held(model):
+        if reason := self.why_not_deleted(model):
             raise reason
         for folder in folders:
             await self._delete(model, Path(folder.path))
@@ -90,7 +90,7 @@ class Removals:
         models = Path(self._models)
         folder = await asyncio.to_thread(own_folder, path, models)
         aside = await asyncio.to_thread(put_aside, folder, models)
-        if reason := self.held(model):
+        if reason := self.why_not_deleted(model):
             await asyncio.to_thread(put_back, aside, folder)
             raise reason
         await asyncio.to_thread(delete_aside, aside, folder, models)

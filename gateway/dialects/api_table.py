@@ -220,16 +220,16 @@ class KeepsAnswers(Endpoint):
     input items.
 
     `what` is the name of such an answer in error messages. `items` renders the input items for a
-    query; their path is `items_at`, below the answer's. `told` renders the answer; `replayed`
-    renders it as a stream of events for a query (None: not offered). `background`: None if no
-    answer is made in the background.
+    query; their path is `items_at`, below the answer's. `answer` renders the stored answer;
+    `replayed` renders it as a stream of events for a query (None: not offered). `background`: None
+    if no answer is made in the background.
     """
 
     what: str
     items: Callable[[KeptAnswer, Mapping[str, str]], bytes]
     deleted: Callable[[str], bytes]
     shown: KeptShapes
-    told: Callable[[KeptAnswer], bytes] = attrgetter("answer")
+    answer: Callable[[KeptAnswer], bytes] = attrgetter("answer")
     items_at: str = "input_items"
     replayed: Callable[[KeptAnswer, Mapping[str, str]], bytes] | None = None
     background: MadeInBackground | None = None
@@ -261,11 +261,11 @@ class KeepsListed(KeepsAnswers):
     a `Generates` row. `POST` below the path sets an answer's labels. No answer can be cancelled.
     Each listed answer has `created`, `id` and `model`.
 
-    `asked` parses the query; `listing` renders a page. `labels` parses the labels in a body of the
-    type `body`. Both parsers raise `BadRequest`.
+    `query` parses the query of a list; `listing` renders a page. `labels` parses the labels in a
+    body of the type `body`. Both parsers raise `BadRequest`.
     """
 
-    asked: Callable[[Mapping[str, str]], AskedList]
+    query: Callable[[Mapping[str, str]], AskedList]
     listing: Callable[[Sequence[KeptAnswer], bool], bytes]
     labels: Callable[[bytes, Limits], bytes]
     body: type[BaseModel]
@@ -300,8 +300,9 @@ class ConversationShapes:
     """How a dialect parses and renders conversations. The parsers raise `BadRequest`.
 
     `begun` and `added` parse bodies with new items; `page` parses a query. `item_named` returns an
-    item of a stored answer by its id. `resolved` replaces references by the stored items. `told`
-    renders a conversation from its request, its time in seconds since 1970 and its labels.
+    item of a stored answer by its id. `resolved` replaces references by the stored items.
+    `conversation` renders a conversation from its request, its time in seconds since 1970 and its
+    labels.
     """
 
     begun: Callable[[bytes, ParseContext], AskedItems]
@@ -310,7 +311,7 @@ class ConversationShapes:
     resolved: Callable[[AskedItems, Mapping[str, bytes]], tuple[NamedItem, ...]]
     labels: Callable[[bytes, Limits], bytes]
     page: Callable[[Mapping[str, str], Sequence[str]], AskedPage]
-    told: Callable[[RequestId, float, bytes], bytes]
+    conversation: Callable[[RequestId, float, bytes], bytes]
     removed: Callable[[str], bytes]
     items: Callable[[Sequence[bytes], bool, Collection[str]], bytes]
     item: Callable[[bytes, Collection[str]], bytes]

@@ -117,11 +117,11 @@ NamedItem = tuple[str, bytes]
 @dataclass(frozen=True, slots=True)
 class ConversationTurn:
     """The items that a request adds to its conversation. `items` are the items of the request.
-    `said` takes the answer as JSON and returns the items of the answer. `said` returns None if
+    `output_items` takes the answer as JSON and returns the items of the answer. It returns None if
     nothing is to be added, not even the request's items."""
 
     conversation: str
-    said: Callable[[bytes], tuple[NamedItem, ...] | None]
+    output_items: Callable[[bytes], tuple[NamedItem, ...] | None]
     items: tuple[NamedItem, ...] = ()
 
 

@@ -51,7 +51,7 @@ def _marked(path: str, has: Callable[[str], bool]) -> Api | None:
     return next(marked, None)
 
 
-def asked_at(path: str) -> Generates | Embeds | ReadsPrompt | None:
+def endpoint_at(path: str) -> Generates | Embeds | ReadsPrompt | None:
     """Return the endpoint at which a model answers a `POST` to this path; None if there is no such
     endpoint."""
     for api in APIS:

@@ -282,9 +282,9 @@ class AccessControl:
             return
         opens = is_open(req.path)
         key = offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
-        asked_for = self._asks_for_keys or not keys.known or bool(keys.book.keys)
+        asked_for = self._asks_for_keys or not keys.has_state or bool(keys.book.keys)
         caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
-        may_be_known = not keys.known and (key is not None or not options.asks_for_keys)
+        may_be_known = not keys.has_state and (key is not None or not options.asks_for_keys)
         if caller is None and not opens and may_be_known:
             if (refusal := await keys.wait_known()) is not None:
                 raise HttpFaultRaised(of_refusal(refusal))

@@ -96,11 +96,11 @@ class AnswerRecords:
     # --- answers of this process -----------------------------------------------------------------
 
     def begin(self, owner: str, request: RequestId) -> None:
-        """Note that the answer to a running request will be stored."""
+        """Record that the answer to a running request will be stored."""
         self._open[request] = owner
 
     def end(self, request: RequestId) -> None:
-        """Note that the answer has ended, whether it was stored or not."""
+        """Record that the answer has ended, whether it was stored or not."""
         self._open.pop(request, None)
 
     @property

@@ -40,7 +40,7 @@ class RecordsCondition:
         return problems
 
     def failed(self, why: str) -> None:
-        """Note that a write failed."""
+        """Record that a write failed."""
         if not self._why:
             self._log.critical(
                 "cannot write records; requests wait in memory to be logged, and answers are "
@@ -50,14 +50,14 @@ class RecordsCondition:
         self._why = why or "without a reason"
 
     def worked(self, not_logged: int) -> None:
-        """Note that a write succeeded. `not_logged` is the number of requests dropped so far,
+        """Record that a write succeeded. `not_logged` is the number of requests dropped so far,
         because too many rows waited."""
         if self._why:
             self._why = ""
             self._log.info("writing records again", not_logged=not_logged)
 
     def latest(self, ahead_s: float) -> None:
-        """Note by how many seconds the latest log row is ahead of the clock."""
+        """Record by how many seconds the latest log row is ahead of the clock."""
         is_ahead = ahead_s > CLOCK_SLACK_S
         if is_ahead and not self._ahead_s:
             self._log.warning(

@@ -56,7 +56,8 @@ Make = Callable[[], Sequence[Statement]]
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A call of an event loop that waits for a result from this thread."""
+    """A coroutine that waits for a result of the records thread: its event loop, and the future
+    that gets the result."""
 
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Any]

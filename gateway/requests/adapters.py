@@ -38,7 +38,7 @@ class AdapterBook:
     def __init__(self, cards: Callable[[], Iterable[NodeCard]]) -> None:
         self._cards = cards
 
-    def known(self) -> dict[ModelId, dict[str, AdapterCard]]:
+    def by_model(self) -> dict[ModelId, dict[str, AdapterCard]]:
         """Return the adapters of all models, by model and name. If several nodes have an adapter of
         the same name, the first node's entry is returned."""
         adapters: defaultdict[ModelId, dict[str, AdapterCard]] = defaultdict(dict)
@@ -50,7 +50,7 @@ class AdapterBook:
 
     def beside(self, model: ModelId) -> dict[str, AdapterCard]:
         """Return the adapters of one model, by name."""
-        return self.known().get(model, {})
+        return self.by_model().get(model, {})
 
     def nodes_with(self, model: ModelId, adapter: str) -> set[NodeId]:
         """Return the nodes that have both the model and its adapter of this name on disk."""
@@ -61,7 +61,7 @@ class AdapterBook:
             if listed.model == model and any(adapter == own.name for own in listed.adapters)
         }
 
-    def meant(
+    def find(
         self, name: str, models: Collection[ModelId], derived: DerivedModel | None
     ) -> str | None:
         """Return the adapter that a client's name means. The adapter is returned even if the model
@@ -76,7 +76,7 @@ class AdapterBook:
 
     def named(self, name: str, models: Collection[ModelId]) -> NamedAdapter | None:
         """Split a name `MODEL:ADAPTER`. None if `MODEL` is none of `models`, or has no adapters."""
-        adapters = self.known()
+        adapters = self.by_model()
         pair = routing.adapter_named(name, models, adapters)
         if pair is None:
             return None

@@ -367,7 +367,7 @@ def _made_out(
     own = None if card is None else card.defaults
     check_templates(parsed.requests, derived, own)
     adapters = catalog.adapters
-    adapter = adapters.meant(parsed.model, catalog.names(), derived)
+    adapter = adapters.find(parsed.model, catalog.names(), derived)
     if adapter is None and own is not None and own.adapter in adapters.beside(model):
         adapter = own.adapter
     return model, adapter, requests_of(parsed, model, derived, own)

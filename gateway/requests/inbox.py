@@ -134,14 +134,14 @@ class EntryInbox:
     # --- the runners' side ----------------------------------------------------------------
 
     def accepted(self, request_id: RequestId, unheeded: Sequence[str] = ()) -> None:
-        """Note that a runner accepted this request. `unheeded` are the request fields that the
+        """Record that a runner accepted this request. `unheeded` are the request fields that the
         runner ignores."""
         self._unaccepted.discard(request_id)
         self._unheeded += [name for name in unheeded if name not in self._unheeded]
         self._wake()
 
     def postponed(self, request_id: RequestId) -> None:
-        """Note that a request waits for other requests of this exchange. The answer can begin
+        """Record that a request waits for other requests of this exchange. The answer can begin
         without this request."""
         self._unaccepted.discard(request_id)
         self._wake()
@@ -159,8 +159,8 @@ class EntryInbox:
             self._wake()
 
     def suspended(self, request_id: RequestId) -> None:
-        """Note that a request resumes at another runner. Entries that the old runner sent and that
-        have not reached the client earn no credit at the new runner."""
+        """Record that a request resumes at another runner. Entries that the old runner sent and
+        that have not reached the client earn no credit at the new runner."""
         for (of_request, choice), count in _costs([*self._taken, *self._queue]).items():
             if of_request == request_id:
                 self._free[of_request, choice] = count

@@ -132,7 +132,7 @@ class ClientRequest:
     # --- state ------------------------------------------------------------------------------
 
     def waiting(self, now: float) -> None:
-        """Note that no instance is ready. From now on, waiting counts as loading time."""
+        """Record that no instance is ready. From now on, waiting counts as loading time."""
         self._stand_by()
         self.has_waited = True
         self._waiting_since = now
@@ -140,7 +140,7 @@ class ClientRequest:
             self.trace.waits("wait_model", now)
 
     def waiting_for_place(self, now: float) -> None:
-        """Note that all instances are full or being evicted. The request can be sent to each of
+        """Record that all instances are full or being evicted. The request can be sent to each of
         them again later."""
         self._stand_by()
         self.excluded.clear()
@@ -149,12 +149,10 @@ class ClientRequest:
             self.trace.waits("wait_place", now)
 
     def submitted(self, instance: Instance, now: float, request_timeout_s: float) -> None:
-        """Note that the request was sent to an instance.
-
-        `request_timeout_s` limits the time between two entries; 0: no limit. The limit does not
-        apply before the first entry, because until then the request can be in the runner's queue.
-        During that time, the steps that the runner reports show whether the runner still works.
-        """
+        """Record that the request was sent to an instance. `request_timeout_s` limits the time
+        between two entries; 0: no limit. The limit does not apply before the first entry, because
+        until then the request can be in the runner's queue. During that time, the steps that the
+        runner reports show whether the runner still works."""
         self.instance = instance.instance
         self.node = None if instance.lead is None else instance.lead.node
         self.excluded.add((instance.instance, instance.generation))
@@ -193,7 +191,7 @@ class ClientRequest:
     # --- the runner's reports (RequestObserver) -----------------------------------------------
 
     def accepted(self, prompt_tokens: int, unheeded: tuple[str, ...], now: float) -> None:
-        """Note that a runner accepted the request. `unheeded` are the request fields that the
+        """Record that a runner accepted the request. `unheeded` are the request fields that the
         runner ignores."""
         self.moved_at = now
         self.prompt_tokens = prompt_tokens
@@ -223,10 +221,10 @@ class ClientRequest:
             self, Refusal(reason="not_ready", message="the model's runner does not answer")
         )
 
-    def traced(self, told: Traced | RankTraced, now: float) -> None:
+    def traced(self, timings: Traced | RankTraced, now: float) -> None:
         """Add the timings of the runner, or of another rank of the runner's group, to the trace."""
         if self.trace is not None:
-            self.trace.add_timings(told, now)
+            self.trace.add_timings(timings, now)
 
     def arrived(self, entries: list[Entry], now: float) -> None:
         """Count the tokens of these entries and pass the entries to the inbox, in order. Entries

@@ -282,7 +282,7 @@ class OwnTurns:
 
 
 def _waits(request: ClientRequest, now: float) -> None:
-    """Note that a request is held back because other requests of its body have all places. The
+    """Record that a request is held back because other requests of its body have all places. The
     answer can begin without this request."""
     request.waiting_for_place(now)
     request.waited_for_own = True

@@ -30,7 +30,8 @@ class Recalls:
         self._since: dict[InstanceId, float] = {}
 
     def follow(self, instances: Mapping[str, Instance], now: float) -> None:
-        """Note which of the cluster's current instances are being evicted for an urgent request."""
+        """Record which of the cluster's current instances are being evicted for an urgent
+        request."""
         self._since = {
             instance.instance: self._since.get(instance.instance, now)
             for instance in instances.values()

@@ -75,18 +75,18 @@ class GatewayTrace:
         self._sent_at = self._accepted_at = self._told_at = now
 
     def waits(self, stage: Literal["wait_model", "wait_place"], now: float) -> None:
-        """Note that the request waits for its model, or for a place at a runner."""
+        """Record that the request waits for its model, or for a place at a runner."""
         self._enter(stage, now)
 
     def submitted(self, instance: InstanceId, node: NodeId | None, now: float) -> None:
-        """Note that the request was sent to an instance."""
+        """Record that the request was sent to an instance."""
         self.lead, self.instance, self.node = None, instance, node
         self.ranks.clear()
         self._sent_at = now
         self._enter("route", now)
 
     def accepted(self, now: float) -> None:
-        """Note that the runner accepted the request."""
+        """Record that the runner accepted the request."""
         self._accepted_at = now
         self._enter("first_entry", now)
 

@@ -44,12 +44,12 @@ class TraceSampler:
         share = self._of_cluster()
         return self.own if share is None else share
 
-    def choose(self, *, asked: bool, parent: TraceParent | None = None) -> TraceChoice:
-        """Return why a request is traced; empty if it is not. `asked`: the client asks for a trace.
-        `parent`: the client's span, if any."""
+    def choose(self, *, by_client: bool, parent: TraceParent | None = None) -> TraceChoice:
+        """Return why a request is traced; empty if it is not. `by_client`: the client asks for a
+        trace. `parent`: the client's span, if any."""
         if not self.keeps:
             return ""
-        if asked:
+        if by_client:
             return "asked"
         if parent is not None and parent.sampled:
             return "parent"

@@ -89,7 +89,7 @@ class Process:
             connection.close()
 
     async def requests(self) -> dict[str, int]:
-        return {one["client"]: one["requests"] for one in await self.clients.told()}
+        return {one["client"]: one["requests"] for one in await self.clients.all_clients()}
 
 
 def test_counts_are_written_once_a_minute_and_at_the_end(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_of_a_process_that_does_not_tell_what_is_kept_counts(tmp_path: Path) -> 
         assert await process.requests() == {"ann": 2}, "it is gone, and its rows are there"
         process.others = {1: ClientsRead(is_loaded=True, use=(USED,), waiting=(("key", "ann", 2),))}
         assert await process.requests() == {"ann": 6}, "it tells all that it counted"
-        assert [one["waiting"] for one in await process.clients.told()] == [2]
+        assert [one["waiting"] for one in await process.clients.all_clients()] == [2]
         process.others = {1: ClientsRead(is_loaded=False, use=(USED,))}
         assert await process.requests() == {"ann": 7}, "it has not read its rows yet"
         await process.stop()

@@ -18,7 +18,7 @@ from gateway.records import EndedTurn, job_of_run
 
 
 async def announce(parts: Parts, flow: Flow) -> Flow:
-    """Note that the answer is being made, so that its owner can stop it."""
+    """Record that the answer is being made, so that its owner can stop it."""
     if flow.parsed.to_keep is not None and flow.parsed.to_keep.keep:
         assert flow.running is not None
         request = flow.parsed.requests[0].request_id
@@ -43,7 +43,7 @@ async def _store(parts: Parts, flow: Flow, to_keep: ToKeep, answer: bytes) -> st
     # a job's answer has the job's name, whichever run made it
     run = flow.parsed.requests[0].request_id
     turn = to_keep.turn
-    items = None if turn is None else turn.said(answer)
+    items = None if turn is None else turn.output_items(answer)
     if turn is None or items is None:
         if not to_keep.keep:
             return ""
@@ -55,6 +55,6 @@ async def _store(parts: Parts, flow: Flow, to_keep: ToKeep, answer: bytes) -> st
             run=run,
             answer=job_of_run(run),
             items=(*turn.items, *items),
-            kept=stored if to_keep.keep else None,
+            to_store=stored if to_keep.keep else None,
         )
     )

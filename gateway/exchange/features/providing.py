@@ -111,7 +111,7 @@ class _TranslatedAnswer:
         self._task = asyncio.create_task(self._run(request, unheeded))
 
     def sent(self, _request_id: RequestId, _choice: int, count: int) -> None:
-        """Note that `count` entries were sent to the client."""
+        """Record that `count` entries were sent to the client."""
         self._ahead -= count
         self._room.set()
 

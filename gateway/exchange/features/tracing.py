@@ -15,7 +15,7 @@ async def choose_trace(parts: Parts, flow: Flow) -> Flow:
     if flow.trial is not None and flow.trial.forwards:
         return flow
     requests = flow.parsed.requests
-    traced = parts.tracing.choose(asked=flow.parsed.extras.trace, parent=flow.head.parent)
+    traced = parts.tracing.choose(by_client=flow.parsed.extras.trace, parent=flow.head.parent)
     if traced and requests:
         place = flow.place(requests[0].request_id)
         flow.http.reply.set_header(TRACERESPONSE, place.header)

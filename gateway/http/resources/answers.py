@@ -45,7 +45,7 @@ class AnswerResource(Resource):
             resp.data = replayed(answer, {} if after is None else {"starting_after": after})
             resp.content_type = sse.CONTENT_TYPE
         else:
-            resp.data = self.endpoint.told(answer)
+            resp.data = self.endpoint.answer(answer)
 
     async def on_delete(self, req: Request, resp: Response, answer_id: str) -> None:
         """Delete the answer. 404 if it is not stored."""
@@ -183,4 +183,4 @@ class LabelledAnswer(AnswerResource):
         assert isinstance(endpoint, api_table.KeepsListed)
         body = await read_body(req, min(options.body_limit_bytes, LABELS_BYTES), options.body_s)
         labels = endpoint.labels(body, self.parts.parse_context().limits)
-        resp.data = endpoint.told(await self.change(req, answer_id, labels))
+        resp.data = endpoint.answer(await self.change(req, answer_id, labels))

@@ -118,7 +118,7 @@ class ModelEverywhere(Resource):
         delete it."""
         cluster = self.cluster
         await cluster.catalog.wait_known()
-        if hold := cluster.removals.held(ModelId(name.removesuffix(":latest"))):
+        if hold := cluster.removals.why_not_deleted(ModelId(name.removesuffix(":latest"))):
             raise _conflict(hold.words)  # a model that is being pulled is on no disk yet
         model = _of_files(cluster, name)
         removals = await cluster.removals.everywhere(model, key_behind(req))
@@ -171,7 +171,7 @@ def _of_files(cluster: Cluster, name: str) -> ModelId:
 def _check_no_adapter(cluster: Cluster, name: str, model: ModelId) -> None:
     """Raise HttpFaultRaised (409) if the name means an adapter of this model."""
     catalog = cluster.catalog
-    adapter = catalog.adapters.meant(name, catalog.names(), catalog.derived(name))
+    adapter = catalog.adapters.find(name, catalog.names(), catalog.derived(name))
     if adapter is not None:
         raise _conflict(
             f"{adapter} is an adapter of {model}, not a model; delete the folder "

@@ -100,6 +100,6 @@ class ListedAnswers(ExchangeResource):
         not reply."""
         records, owner = self.records, await owner_of_kept(req, self.records.options)
         query = {name: value for name in req.params if (value := req.get_param(name)) is not None}
-        page = await listed_answers(records, owner, self.endpoint.asked(query))
+        page = await listed_answers(records, owner, self.endpoint.query(query))
         tell_missing(resp, page.missing)
         resp.data = self.endpoint.listing(page.answers, page.has_more)

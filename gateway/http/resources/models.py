@@ -135,7 +135,7 @@ class ModelToDerive(Resource):
         base = cluster.catalog.named(request.source)
         source = cluster.catalog.derived(request.source)
         adapters = cluster.catalog.adapters
-        adapter = request.adapter or adapters.meant(request.source, cluster.catalog.names(), source)
+        adapter = request.adapter or adapters.find(request.source, cluster.catalog.names(), source)
         if adapter and adapter not in (own := adapters.beside(base)):
             raise HttpFaultRaised(unknown_adapter(adapter, base, adapter, own))
         derived = endpoint.derive(request, base, source, wall())
@@ -176,7 +176,7 @@ def listings(cluster: Cluster, parts: Parts, req: Request) -> list[api_table.Mod
     derived = (_derived(of_names[own.base], own) for own in cluster.catalog.derived_here())
     adapters = (
         _adapted(of_names[model], adapter)
-        for model, own in cluster.catalog.adapters.known().items()
+        for model, own in cluster.catalog.adapters.by_model().items()
         for adapter in own.values()
     )
     listed = {listing.id: listing for listing in (*models, *derived, *adapters)}
@@ -197,7 +197,7 @@ def _listing_of_model(cluster: Cluster, name: str) -> api_table.ModelListing:
     card = catalog.cards().get(model)
     listing = _listing(cluster, model, card)
     derived = catalog.derived(name)
-    adapter = catalog.adapters.meant(name, catalog.names(), derived)
+    adapter = catalog.adapters.find(name, catalog.names(), derived)
     if adapter is not None and (beside := catalog.adapters.beside(model).get(adapter)):
         listing = _adapted(listing, beside)
     if derived is not None:

@@ -61,15 +61,15 @@ class FewItems:
 @dataclass(frozen=True, slots=True)
 class EndedTurn:
     """An ended answer that continues a conversation: the items that it adds, and the answer itself
-    if the client wants it stored. `run` is the request that made the answer; `answer` is the id by
-    which clients find the answer."""
+    (`to_store`) if the client wants it stored. `run` is the request that made the answer; `answer`
+    is the id by which clients find the answer."""
 
     owner: str
     conversation: RequestId
     run: RequestId
     answer: RequestId
     items: tuple[NamedItem, ...]
-    kept: KeptAnswer | None
+    to_store: KeptAnswer | None
 
 
 class ConversationRecords:
@@ -176,7 +176,7 @@ class ConversationRecords:
         answer is stored. Return the reason if a step failed, else ""."""
         if not self.is_here(turn.conversation):
             return await self._end_elsewhere(turn)
-        how = self._answers.how_to_keep(turn.owner, turn.answer, turn.kept)
+        how = self._answers.how_to_keep(turn.owner, turn.answer, turn.to_store)
         which = OfOwner(turn.owner, turn.conversation)
         added = table.added(which, turn.items, wall(), run=turn.run, job=turn.answer)
         try:
@@ -211,8 +211,8 @@ class ConversationRecords:
                 why = str(error)
         if why:
             self._answers.tell_lost(turn.answer, why)
-        if turn.kept is not None:
-            why = await self._answers.keep(turn.owner, turn.answer, turn.kept) or why
+        if turn.to_store is not None:
+            why = await self._answers.keep(turn.owner, turn.answer, turn.to_store) or why
         return why
 
 

@@ -29,7 +29,7 @@ class JobsFull:
     """The counts that were compared with the limits when a job was refused."""
 
     open_of_client: int
-    kept: int
+    stored: int
     bytes: int
 
 

@@ -130,7 +130,7 @@ class RunUnderWay:
         )
 
     def wrote(self, progress: RunProgress) -> None:
-        """Note that `progress` has been written to the file."""
+        """Record that `progress` has been written to the file."""
         count = len(progress.events)
         self._written = progress.first + count
         del self._waiting[:count]

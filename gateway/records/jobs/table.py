@@ -35,7 +35,7 @@ class JobBounds:
     a result."""
 
     per_client: int = 100
-    kept: int = 10_000
+    stored: int = 10_000
     bytes: int = 256 << 20
     running: int = 4
     ttl_s: float = 86_400.0
@@ -45,7 +45,7 @@ def job_bounds(options: Options) -> JobBounds:
     """Return the limits from a node's settings."""
     return JobBounds(
         per_client=options.jobs_per_client,
-        kept=options.job_rows,
+        stored=options.job_rows,
         bytes=options.job_bytes,
         running=options.jobs_running,
         ttl_s=options.job_ttl_s,
@@ -88,7 +88,7 @@ def added(new: NewJob, bounds: JobBounds) -> Statement:
             "state": "queued",
             "bytes": len(new.body) + len(new.shown),
             "most_of_client": bounds.per_client,
-            "most_kept": bounds.kept,
+            "most_kept": bounds.stored,
             "most_bytes": bounds.bytes,
         },
     )

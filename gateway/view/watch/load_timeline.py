@@ -95,7 +95,7 @@ class LoadTimeline:
         self._forget(now_s)
         return new
 
-    def told(self, now_s: float) -> LoadsTold:
+    def plain(self, now_s: float) -> LoadsTold:
         """Return the changes as plain values, the latest last. The record is complete since
         `since_s`, which is None before the first snapshot."""
         self._forget(now_s)

@@ -80,13 +80,13 @@ def test_a_client_rests_here_and_as_others_tell() -> None:
     here.rest(ANN, 10.0)
     here.rest(ANN, 8.0)
     assert here.left_s(ANN, 4.0) == 6.0 and here.left_s(BEN, 4.0) == 0.0
-    there.heard(0, here.rows({}, 4.0), 4.0)
+    there.take_report(0, here.rows({}, 4.0), 4.0)
     assert there.left_s(ANN, 5.0) == 5.0 and there.clients() == {ANN}
     there.rest(ANN, 7.0)
     assert there.left_s(ANN, 5.0) == 5.0, "the longer of both"
     assert there.left_s(ANN, 10.0) == 0.0
     assert here.rows({}, 10.0) == [], "who has rested is forgotten"
-    there.heard(0, [], 10.0)
+    there.take_report(0, [], 10.0)
     assert there.clients() == {ANN}, "it rests here, as far as was looked"
     assert there.rows({}, 10.0) == [] and there.clients() == set()
 
@@ -94,11 +94,11 @@ def test_a_client_rests_here_and_as_others_tell() -> None:
 def test_what_waits_elsewhere_is_believed_while_it_is_told() -> None:
     here, there = ClientRests(), ClientRests()
     told = here.rows({BEN: 3}, 1.0)
-    there.heard(0, told, 1.0)
-    there.heard(2, told, 3.0)
+    there.take_report(0, told, 1.0)
+    there.take_report(2, told, 3.0)
     assert there.waiting_elsewhere(BEN, 3.0) == 6 and there.waiting_elsewhere(ANN, 3.0) == 0
     assert there.waiting_elsewhere(BEN, 1.0 + FRESH_S) == 3, "process 0 says nothing any more"
-    there.heard(2, [], 4.0)
+    there.take_report(2, [], 4.0)
     assert there.waiting_elsewhere(BEN, 4.0) == 3
 
 

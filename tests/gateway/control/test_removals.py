@@ -111,7 +111,7 @@ def test_a_model_that_is_placed_while_it_is_deleted_is_moved_back(
 ) -> None:
     cluster = Cluster(tmp_path)
     checks = iter([None, FolderKept("it was placed", remedy="wait")])
-    monkeypatch.setattr(cluster.a, "held", lambda _model: next(checks))
+    monkeypatch.setattr(cluster.a, "why_not_deleted", lambda _model: next(checks))
     with pytest.raises(FolderKept, match="it was placed"):
         asyncio.run(cluster.a.here(M))
     assert (tmp_path / "a" / "models" / "m").is_dir()

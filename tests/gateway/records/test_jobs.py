@@ -17,7 +17,7 @@ from gateway.records.jobs.job import HELD, MOST_CUTS, NEXT, OPEN, Job, NewJob, j
 from gateway.records.jobs.leases import LEASE_S, LeaseWatch
 from gateway.records.jobs.table import JobBounds, RunName
 
-BOUNDS = JobBounds(per_client=3, kept=6, bytes=10_000, running=2)
+BOUNDS = JobBounds(per_client=3, stored=6, bytes=10_000, running=2)
 
 
 @pytest.fixture

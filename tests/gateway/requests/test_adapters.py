@@ -44,13 +44,13 @@ def cards() -> list[NodeCard]:
 
 def test_a_model_of_that_name_and_a_derived_one_go_first() -> None:
     book = AdapterBook(cards)
-    assert book.meant("m:pirate", MODELS, None) == "pirate"
-    assert book.meant("m:v2", MODELS, None) is None
-    assert book.meant("m:v2", MODELS[:2], None) == "v2"
-    assert book.meant("m", MODELS, None) is None
+    assert book.find("m:pirate", MODELS, None) == "pirate"
+    assert book.find("m:v2", MODELS, None) is None
+    assert book.find("m:v2", MODELS[:2], None) == "v2"
+    assert book.find("m", MODELS, None) is None
     derived = DerivedModel(name=ModelId("m:pirate"), base=ModelId("m"))
-    assert book.meant("m:pirate", MODELS, derived) is None
-    assert book.meant("x", MODELS, derived.model_copy(update={"adapter": "v2"})) == "v2"
+    assert book.find("m:pirate", MODELS, derived) is None
+    assert book.find("x", MODELS, derived.model_copy(update={"adapter": "v2"})) == "v2"
     assert set(book.beside(ModelId("m"))) == {"pirate", "v2"}
     assert book.nodes_with(ModelId("m"), "pirate") == {NodeId("n1"), NodeId("n2")}
     assert len(book.nodes_with(ModelId("m"), "v2")) == 1

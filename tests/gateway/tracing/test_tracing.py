@@ -199,17 +199,17 @@ def test_who_asks_is_traced_and_of_the_others_a_share() -> None:
     cluster: list[float | None] = [None]
     draws = Draws(0.25)
     sampler = TraceSampler(lambda: cluster[0], 0.0, keeps=True, draw=draws)
-    assert sampler.choose(asked=True) == "asked"
-    assert sampler.choose(asked=False) == "" and draws.count == 0, "off draws no lots"
+    assert sampler.choose(by_client=True) == "asked"
+    assert sampler.choose(by_client=False) == "" and draws.count == 0, "off draws no lots"
     recorded, unrecorded = (TraceParent("a" * 32, "b" * 16, sampled) for sampled in (True, False))
-    assert sampler.choose(asked=False, parent=recorded) == "parent"
-    assert sampler.choose(asked=True, parent=recorded) == "asked"
-    assert sampler.choose(asked=False, parent=unrecorded) == "" and draws.count == 0
+    assert sampler.choose(by_client=False, parent=recorded) == "parent"
+    assert sampler.choose(by_client=True, parent=recorded) == "asked"
+    assert sampler.choose(by_client=False, parent=unrecorded) == "" and draws.count == 0
     cluster[0] = 0.3
-    assert sampler.choose(asked=False) == "sampled"
+    assert sampler.choose(by_client=False) == "sampled"
     cluster[0] = 0.25
-    assert sampler.choose(asked=False) == ""
+    assert sampler.choose(by_client=False) == ""
     own = TraceSampler(lambda: None, 1.0, keeps=True, draw=draws)
-    assert own.choose(asked=False) == "sampled"
-    assert TraceSampler(lambda: 0.0, 1.0, keeps=True, draw=draws).choose(asked=False) == ""
-    assert TraceSampler(lambda: 1.0, 1.0, keeps=False, draw=draws).choose(asked=True) == ""
+    assert own.choose(by_client=False) == "sampled"
+    assert TraceSampler(lambda: 0.0, 1.0, keeps=True, draw=draws).choose(by_client=False) == ""
+    assert TraceSampler(lambda: 1.0, 1.0, keeps=False, draw=draws).choose(by_client=True) == ""

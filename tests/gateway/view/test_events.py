@@ -234,7 +234,9 @@ def test_what_loads_and_what_is_told_come_of_the_same_moves() -> None:
         moves.append((event, state))
     timeline.moved(moves, 1.0)
     ring.moved(moves, 1.0)
-    assert [one["index"] for one in timeline.told(1.0)["changes"]] == told(ring.latest(9)) == [1, 2]
+    assert (
+        [one["index"] for one in timeline.plain(1.0)["changes"]] == told(ring.latest(9)) == [1, 2]
+    )
 
 
 # --- readers --------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ class Log:
 
     def told(self, now_s: float | None = None) -> list[tuple[int, str, str, str]]:
         now = float(self.state.index) if now_s is None else now_s
-        found = self.timeline.told(now)["changes"]
+        found = self.timeline.plain(now)["changes"]
         return [(one["index"], one["what"], one["model"], one["why"]) for one in found]
 
 
@@ -88,7 +88,7 @@ def test_a_copy_is_followed_from_its_placement_to_its_end() -> None:
         (5, "unloading", "m-i", "m-x waits for it"),
         (8, "unloaded", "m-i", "all its ranks are gone"),
     ]
-    first = log.timeline.told(8.0)["changes"][0]
+    first = log.timeline.plain(8.0)["changes"][0]
     assert (first["nodes"], first["bytes"], first["at_s"]) == (["a", "b"], 200, 1.0)
 
 
@@ -128,7 +128,7 @@ def test_what_is_older_than_an_hour_is_forgotten() -> None:
     log.add(InstancePlaced(instance=copy("j")), 2000.0)
     assert [model for _, _, model, _ in log.told(3610.0)] == ["m-i", "m-j"]
     assert [model for _, _, model, _ in log.told(3611.0)] == ["m-j"]
-    assert log.timeline.told(3611.0)["since_s"] == 11.0
+    assert log.timeline.plain(3611.0)["since_s"] == 11.0
 
 
 def test_it_is_bounded_and_says_since_when_it_is_whole() -> None:
@@ -136,11 +136,11 @@ def test_it_is_bounded_and_says_since_when_it_is_whole() -> None:
     for number in range(9):
         log.add(InstancePlaced(instance=copy(f"i{number}")))
     assert [index for index, *_ in log.told()] == [7, 8, 9]
-    assert log.timeline.told(9.0)["since_s"] == 7.0
+    assert log.timeline.plain(9.0)["since_s"] == 7.0
 
 
 def test_before_the_state_is_known_nothing_is_and_a_gap_is_said() -> None:
-    assert LoadTimeline().told(5.0) == {"since_s": None, "changes": []}
+    assert LoadTimeline().plain(5.0) == {"since_s": None, "changes": []}
     log = Log().add(InstancePlaced(instance=copy("i")))
     behind = ClusterState(index=90, instances={"k": copy("k")})
     log.timeline.moved([(None, behind)], 50.0)
@@ -149,7 +149,7 @@ def test_before_the_state_is_known_nothing_is_and_a_gap_is_said() -> None:
     assert [(index, what) for index, what, *_ in log.told(61.0)] == [
         (1, "loading"), (91, "unloaded"),
     ]  # fmt: skip
-    assert log.timeline.told(61.0)["since_s"] == 50.0
+    assert log.timeline.plain(61.0)["since_s"] == 50.0
 
 
 def test_a_mirror_gives_it_snapshot_and_events_in_their_order() -> None:
@@ -169,7 +169,7 @@ def test_a_mirror_gives_it_snapshot_and_events_in_their_order() -> None:
     )
     timeline = LoadTimeline()
     timeline.moved(moves, 8.0)
-    assert [(one["index"], one["model"]) for one in timeline.told(8.0)["changes"]] == [(5, "m-i")]
+    assert [(one["index"], one["model"]) for one in timeline.plain(8.0)["changes"]] == [(5, "m-i")]
 
 
 @pytest.mark.parametrize("field", ["test", "quantizes"])
@@ -181,7 +181,7 @@ def test_tests_and_work_on_models_are_left_out(field: str) -> None:
     event = Event(term=1, index=1, at_s=1.0, body=InstanceRemoved(instance=InstanceId("i"), why=""))
     timeline = LoadTimeline()
     timeline.moved([(None, ClusterState(instances={"i": told})), (event, ClusterState())], 1.0)
-    assert timeline.told(1.0)["changes"] == []
+    assert timeline.plain(1.0)["changes"] == []
 
 
 def test_the_seconds_of_a_load_are_those_that_its_lead_saw_whole() -> None:
@@ -192,7 +192,7 @@ def test_the_seconds_of_a_load_are_those_that_its_lead_saw_whole() -> None:
     )  # fmt: skip
     for body, at_s in zip(bodies, (10.0, 12.0, 13.5, 20.0, 21.0), strict=True):
         log.add(body, at_s)
-    changes = log.timeline.told(21.0)["changes"]
+    changes = log.timeline.plain(21.0)["changes"]
     told = [Change(**{**one, "nodes": tuple(one["nodes"])}) for one in changes]
     assert lead.record(told) == [("m-x", 3.5)]
     assert follower.record(told) == [], "each load is its lead's to count"

@@ -90,7 +90,7 @@ class ConversationItem(ConversationResource):
         if not dropped:
             await self._absent(req, conversation_id, item_id)
         conversation = await found_conversation(records, req, conversation_id)
-        resp.data = self.endpoint.shapes.told(
+        resp.data = self.endpoint.shapes.conversation(
             conversation.request, conversation.created_at_s, conversation.labels
         )
 

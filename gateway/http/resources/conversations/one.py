@@ -57,7 +57,9 @@ class ConversationList(ConversationResource):
         begun = await self.records.conversations.begin(
             owner, content.request, content.labels, items
         )
-        resp.data = self.endpoint.shapes.told(begun.request, begun.created_at_s, begun.labels)
+        resp.data = self.endpoint.shapes.conversation(
+            begun.request, begun.created_at_s, begun.labels
+        )
 
 
 class OneConversation(ConversationResource):
@@ -66,7 +68,7 @@ class OneConversation(ConversationResource):
     async def on_get(self, req: Request, resp: Response, conversation_id: str) -> None:
         """Answer with the conversation, without its items. 404 if it does not exist."""
         conversation = await found_conversation(self.records, req, conversation_id)
-        resp.data = self.endpoint.shapes.told(
+        resp.data = self.endpoint.shapes.conversation(
             conversation.request, conversation.created_at_s, conversation.labels
         )
 

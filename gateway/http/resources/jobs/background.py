@@ -15,7 +15,7 @@ from falcon.asgi import Request, Response
 from gateway.dialects import api_table, sse
 from gateway.dialects.dialect import KeptAnswer, Parsed, RecallingDialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.dialects.registry import APIS, asked_at, request_id_of
+from gateway.dialects.registry import APIS, endpoint_at, request_id_of
 from gateway.exchange import Parts, found_answer, read_aside, recall
 from gateway.http.callers import owner_of_kept, sharer_of
 from gateway.http.resources.answers import AnswerCancel, AnswerItems, AnswerResource, items_query
@@ -158,7 +158,7 @@ class BackgroundItems(AnswerItems):
 async def _unfinished_input(parts: Parts, job: Job, body: bytes) -> KeptAnswer:
     """Return the input of an unfinished answer, parsed as its run parses it. Raises HttpFaultRaised
     (400) if its earlier conversation is gone."""
-    endpoint = asked_at(job.path)
+    endpoint = endpoint_at(job.path)
     assert endpoint is not None
     dialect = endpoint.dialect
     context = run_of(job).context(parts.parse_context())

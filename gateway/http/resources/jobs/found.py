@@ -44,8 +44,8 @@ async def submit_job(records: AllRecords, new: NewJob) -> Job:
         bounds = records.jobs.here.bounds
         if outcome.open_of_client >= bounds.per_client:
             text = f"this client has {outcome.open_of_client} open jobs, its limit"
-        elif outcome.kept >= bounds.kept:
-            text = f"this node stores {outcome.kept} jobs, its limit; delete some"
+        elif outcome.stored >= bounds.stored:
+            text = f"this node stores {outcome.stored} jobs, its limit; delete some"
         else:
             text = f"jobs on this node take {outcome.bytes} bytes, the limit; delete finished ones"
         raise HttpFaultRaised(HttpFault(429, "queue_full", text, retry_after_s=60.0))

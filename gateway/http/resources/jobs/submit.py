@@ -24,7 +24,7 @@ from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, not_found
-from gateway.dialects.registry import asked_at
+from gateway.dialects.registry import endpoint_at
 from gateway.exchange import Parts, own_model, read_aside, tell_ignored
 from gateway.http.callers import owner_of_kept, sharer_of
 from gateway.http.middleware import Resource, answer_json, read_body, tell_missing
@@ -134,7 +134,7 @@ async def _parse_submission(
     """Return a job's parsed request, and its body as it will be sent. The body gets the priority
     `batch` if it states none, and its client's model if it names none. Raises BadRequest and
     HttpFaultRaised, like the request itself."""
-    endpoint = asked_at(submission.path)
+    endpoint = endpoint_at(submission.path)
     if endpoint is None:
         raise bad_field("path", "must be the path of a model request, such as /v1/chat/completions")
     fields = submission.body

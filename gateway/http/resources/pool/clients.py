@@ -29,6 +29,6 @@ class ClientList(Resource):
             "node": self.parts.options.node,
             "file": "" if clients.book.file is None else str(clients.book.file),
             "trouble": clients.book.trouble,
-            "clients": await clients.told(),
+            "clients": await clients.all_clients(),
         }
         answer_json(resp, answer)

@@ -107,5 +107,5 @@ def pool_answer(cluster: Cluster, watch: Watch) -> PoolAnswer:
         "pins": [pins[model].model_dump(mode="json") for model in sorted(pins)],
         "leases": leases_answer(cluster)["leases"],
         "queue": queue_of(cluster.readings, state.instances, now),
-        "loads": watch.loads.told(wall()),
+        "loads": watch.loads.plain(wall()),
     }

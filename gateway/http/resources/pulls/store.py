@@ -149,7 +149,7 @@ class ModelInStore(ModelEverywhere):
             raise HttpFaultRaised(unknown_model(name, sorted(cluster.catalog.names())))
         here = cluster.catalog.card_here(model)
         files = [] if here is None else await asyncio.to_thread(files_on_disk, Path(here.path))
-        hold = cluster.removals.held(model)
+        hold = cluster.removals.why_not_deleted(model)
         answer: ModelInStoreAnswer = {
             **_registered(cluster, card),
             "held": hold.words if hold else "",

@@ -199,7 +199,7 @@ def test_an_item_that_is_there_already_is_refused(desk: Any) -> None:
 def test_only_an_answer_that_ended_well_adds_to_its_conversation(desk: Any) -> None:
     parsed = desk.parse(RESPONSES, BODY)
     assert parsed.to_keep is not None and parsed.to_keep.turn is not None
-    said = parsed.to_keep.turn.said
+    said = parsed.to_keep.turn.output_items
     output = [{"id": "msg_9", "type": "message"}]
     for status, adds in (("completed", True), ("incomplete", True), ("failed", False),
                          ("cancelled", False)):  # fmt: skip
