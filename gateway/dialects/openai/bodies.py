@@ -94,7 +94,8 @@ class FunctionToolBody(Closed):
 
 
 class ForeignToolBody(Closed):
-    """A tool of another kind. It is reported and not offered; functions are still offered."""
+    """A tool that is neither a function nor a custom tool. It is reported as ignored and is not
+    offered to the model; functions are still offered."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the tool is skipped"

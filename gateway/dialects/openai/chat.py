@@ -278,8 +278,8 @@ def _functions_of(
 
 
 def function_of(tool: bodies.ToolBody) -> ToolSpec | None:
-    """Return the function that the model gets for a tool or a custom tool; None for a tool of
-    another kind."""
+    """Return the function that the model gets for a function tool or a custom tool; None for a tool
+    of any other type."""
     if isinstance(tool, bodies.ForeignToolBody):
         return None
     return custom_function(tool) if isinstance(tool, CustomToolBody) else tool_of(tool.function)

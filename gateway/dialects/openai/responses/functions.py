@@ -43,7 +43,8 @@ def functions_of(
 
 
 def foreign_tools_of(body: bodies.ResponsesPromptBody) -> tuple[str, ...]:
-    """Return the paths of tools of other kinds, including those among the allowed tools."""
+    """Return the paths of the tools that are neither functions nor custom tools, including those
+    among the allowed tools."""
     paths = foreign_in(body.tools, ForeignToolBody)
     choice = body.tool_choice
     if not isinstance(choice, bodies.ResponsesAllowedChoiceBody):
@@ -54,8 +55,8 @@ def foreign_tools_of(body: bodies.ResponsesPromptBody) -> tuple[str, ...]:
 
 
 def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:
-    """Return the function that the model gets for a tool or a custom tool; None for a tool of
-    another kind."""
+    """Return the function that the model gets for a function tool or a custom tool; None for a tool
+    of any other type."""
     if isinstance(tool, ForeignToolBody):
         return None
     if isinstance(tool, ResponsesCustomToolBody):
@@ -71,7 +72,8 @@ def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:
 def _allowed_of(
     choice: bodies.ResponsesAllowedChoiceBody, specs: Mapping[str, ToolSpec]
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    """Return the allowed functions; tools of other kinds are skipped."""
+    """Return the allowed functions; tools that are neither functions nor custom tools are
+    skipped."""
     allowed: dict[str, ToolSpec] = {}
     for index, tool in enumerate(choice.tools):
         if tool.type in OWN:

@@ -184,7 +184,8 @@ class ResponsesCustomOutputBody(Closed):
 
 
 class ResponsesForeignItemBody(Closed):
-    """A call of a tool of another kind, or its result. The model does not get it."""
+    """A call of a tool that is neither a function nor a custom tool, or its result. The model does
+    not get it."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the item is skipped"

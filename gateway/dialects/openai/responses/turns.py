@@ -121,7 +121,7 @@ def unseen_of(input_items: Sequence[items.AnyItem], field: str = "input") -> lis
 
 
 def skipped_of(input_items: Sequence[items.AnyItem], field: str = "input") -> list[str]:
-    """Return the paths of items that belong to tools of unsupported kinds."""
+    """Return the paths of items that belong to tools other than functions and custom tools."""
     return [
         f"{field}[{index}]"
         for index, item in enumerate(input_items)
