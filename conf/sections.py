@@ -142,6 +142,7 @@ class RunnerSettings(BaseModel):
     spare: bool
     kv: KvKind
     metal_fast_synch: Literal["card", "on", "off"]
+    speculate: Literal["auto", "off", "ngram"]
     llama_server: WholePath
 
     @field_validator("kv", mode="before")

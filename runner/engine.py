@@ -120,6 +120,10 @@ class StepPlan:
     forced: tuple[tuple[RowId, TokenId], ...] = ()
     """Tokens that replace the sampled ones, by row. Only the lead has them, because only it
     samples."""
+    draft: tuple[TokenId, ...] = ()
+    """Guesses of the tokens after the next one of the only decoding row, to be verified in the same
+    forward. The result then has 1 to len(draft) + 1 tokens of the row, and must be read before the
+    next plan. Only an engine that `verifies` gets a draft, in a plan with nothing but this row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +183,9 @@ class EngineFacts:
     `kv_bytes_per_token` covers the layers whose KV grows; `kv_bytes_fixed` is the constant part per
     row (rotating windows, recurrent state). `batches_ragged` False: rows of different length cannot
     share a batch, so one row runs at a time. `trims` False: prefixes can be kept and reused only at
-    full length. A step with a grammar row is read before the next one is planned. Rows may use one
-    of `adapters`. `refused_adapters` cannot be applied; the values say why. `weights_bytes`
-    includes adapters.
+    full length. `verifies`: drafts of a row that decodes alone can be verified. A step with a
+    grammar row is read before the next one is planned. Rows may use one of `adapters`.
+    `refused_adapters` cannot be applied; the values say why. `weights_bytes` includes adapters.
     """
 
     weights_bytes: int
@@ -197,6 +201,7 @@ class EngineFacts:
         default_factory=dict[str, str | int | float | bool]
     )
     adapters: frozenset[str] = frozenset()
+    verifies: bool = False
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def why_no_adapter(self, name: str) -> str | None:

@@ -28,7 +28,7 @@ from worker.transfer.thread import WeightsSettings
 
 NOT_IN_SPECS = {
     *("blas", "blas_threads", "parity", "constrain_tools"),
-    *("group_connect_s", "spare", "kv", "metal_fast_synch", "llama_server"),
+    *("group_connect_s", "spare", "kv", "metal_fast_synch", "llama_server", "speculate"),
 }
 """Runner settings that a `RunnerSpec` does not contain."""
 MEASURE_AGAIN = (sys.executable, "-P", "-m", "conf.blas")

@@ -20,11 +20,9 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 
-from bus.models.lora import MAX_ADAPTERS
 from bus.process.memory import give_back, hold
 from bus.wire.kv import KvKind
 from runner.engine import (
@@ -36,14 +34,15 @@ from runner.engine import (
     StepPlan,
     StepResult,
 )
-from runner.group.lockstep import NOT_EVERYWHERE, RankContext, RankFacts
+from runner.group.lockstep import RankContext, RankFacts
 from runner.library import maybe_set_recommended_wired_limit
-from runner.mlx.adapters import AdapterBank, adapter_folders, load_adapters
+from runner.mlx.adapters import AdapterBank
 from runner.mlx.forward import Forward
 from runner.mlx.kv import PrefixStore, copy_of, evaluated
-from runner.mlx.model.capabilities import Capabilities, Shape, adapters_agree, measure, try_out
+from runner.mlx.model.capabilities import Capabilities, measure
 from runner.mlx.model.compiled_decode import TraceStart
 from runner.mlx.model.cores import OwnThreads, Threads
+from runner.mlx.model.device import on_gpu
 from runner.mlx.model.kernels import KernelCache
 from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.model.load import (
@@ -53,20 +52,15 @@ from runner.mlx.model.load import (
     context_of,
     end_tokens,
     load_weights,
-    open_model,
 )
 from runner.mlx.ranks.comm import Comm, GroupComm, meet
-from runner.mlx.ranks.layer_probe import Unsplittable
-from runner.mlx.ranks.pipeline_stage import StageModel
-from runner.mlx.ranks.shard import own_part, tensor_shares
+from runner.mlx.ranks.shard import own_part
 from runner.mlx.sampling import AdmittedRows, EngineRow, GrammarMasks, PendingStep, result_of
+from runner.mlx.trials import kv_words, load_bank, try_model
 
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64
 _BLOCK_BYTES = 512 << 10
-NO_ROWS_APART = (
-    "rows of this model family influence each other, so adapters cannot be chosen per row"
-)
 
 __all__ = ["MlxEngine", "Precision", "UnloadableModel", "load_engine"]
 
@@ -98,7 +92,7 @@ def load_engine(
     else:
         comm = meet(rank_context)
         loaded = load_weights(path, dtype, progress, partial(own_part, comm))
-    bank = _adapters(path, loaded, comm, adapters)
+    bank = load_bank(path, loaded, comm, adapters)
     progress(LoadProgress("probing", loaded.weights_bytes, loaded.weights_bytes))
     mx.set_memory_limit(memory_limit_bytes)
     maybe_set_recommended_wired_limit()
@@ -128,10 +122,11 @@ class MlxEngine:
     ) -> None:
         head = LastTokenHead(loaded.module)
         context_tokens = context_of(loaded.config, context_tokens)
-        shape, capabilities = _try_model(
+        shape, capabilities = try_model(
             loaded, head, adapters, partial(measure, kind=kv, context_tokens=context_tokens)
         )
         head.narrows = capabilities.narrows
+        verifies = capabilities.verifies and comm.size == 1
         self.facts = EngineFacts(
             weights_bytes=loaded.weights_bytes + adapters.nbytes,
             context_tokens=context_tokens,
@@ -149,10 +144,13 @@ class MlxEngine:
                 "plain_kv": shape.trims,
                 "kv": kv_words(kv, shape),
                 "kv_packed": capabilities.packs,
+                "verifies_drafts": verifies,
+                "on_gpu": on_gpu(),
                 "adapters": ", ".join(adapters.names),
                 "adapters_refused": "; ".join(f"{n}: {why}" for n, why in adapters.refused.items()),
             },
             adapters=frozenset(adapters.names),
+            verifies=verifies,
             refused_adapters=dict(adapters.refused),
         )
         self._comm = comm
@@ -174,6 +172,8 @@ class MlxEngine:
         self._prefixes = PrefixStore()
         self._rows = AdmittedRows(self.facts, grammars, self._forward)
         self._pending: deque[PendingStep] = deque()
+        self._drafted: EngineRow | None = None
+        """The row whose draft is being verified."""
         self._last_done = 0.0
         self._issued = 0
         self._rests = False
@@ -217,6 +217,8 @@ class MlxEngine:
         if drawn := [*pending.first, *pending.decoded]:
             self._comm.await_tokens(drawn[-1].drawn.tokens)
         result, self._last_done = result_of(pending, self._last_done)
+        if self._drafted is not None:
+            self._accept(self._drafted, result)
         self._read = result.step
         return result
 
@@ -265,7 +267,10 @@ class MlxEngine:
             ]
             self._forward.prompts.compute(chunks, pending)
         rows = [row for name in plan.decode if (row := self._rows.named(name, pending)) is not None]
-        if rows:
+        if rows and plan.draft:
+            (self._drafted,) = rows
+            self._forward.verify(self._drafted, plan.draft, pending)
+        elif rows:
             self._forward.decode(rows, pending)
         for insert in plan.insert:
             if (row := self._rows.get(insert.row)) is not None:
@@ -274,6 +279,12 @@ class MlxEngine:
             self._rows.fail(failure.row)
         self._pending.append(pending)
         self._tidy()
+
+    def _accept(self, row: EngineRow, result: StepResult) -> None:
+        """Keep the valid part of a draft. A row that failed has no tokens and keeps nothing."""
+        self._drafted = None
+        if tokens := [sampled.token for sampled in result.tokens if sampled.row == row.name]:
+            self._forward.accept(row, tokens)
 
     def _open(self, plan: StepPlan) -> None:
         if self._rows.release((*plan.release, *plan.preempt)):
@@ -342,59 +353,3 @@ class MlxEngine:
 def _come_and_go() -> None:
     """Allocate and free a block of arrays, so that glibc returns free memory (`give_back`)."""
     mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
-
-
-def _adapters(
-    path: Path, loaded: LoadedWeights, comm: Comm, only: Collection[str] | None
-) -> AdapterBank:
-    """Return the adapters beside the model. Ranks of a tensor group compute every forward together,
-    including trials of adapters, so they first agree on adapters that every rank has."""
-    load = partial(
-        load_adapters, path, loaded.module, float32=loaded.precision == "float32", only=only
-    )
-    if not isinstance(comm, GroupComm) or comm.pipes:
-        return load()
-    shares = tensor_shares(*open_model(path), comm.group) if adapter_folders(path) else {}
-    bank = load(shares=shares)
-    shared = comm.on_all_ranks([bank.mark(name) for name in bank.names], MAX_ADAPTERS)
-    lacking = [name for name, is_shared in zip(bank.names, shared, strict=True) if not is_shared]
-    bank.refuse(dict.fromkeys(lacking, NOT_EVERYWHERE))
-    return bank
-
-
-def _try_model(
-    loaded: LoadedWeights,
-    head: LastTokenHead,
-    adapters: AdapterBank,
-    measured: Callable[[Any], Shape],
-) -> tuple[Shape, Capabilities]:
-    """Return the model's (or this rank's part's) KV layout and capabilities. Refuses adapters that
-    cannot be chosen per row."""
-    model = loaded.model
-    if not isinstance(model, StageModel):
-        shape = measured(model)
-        _try_adapters(model, shape, adapters)
-        return shape, try_out(model, shape, head)
-    try:
-        with model.rehearsal():
-            shape = replace(measured(model), vocabulary=model.vocabulary)
-            _try_adapters(model, shape, adapters)
-            capabilities = try_out(model, shape, head)
-    except Exception as error:
-        family = loaded.config.get("model_type", "the model")
-        raise Unsplittable(f"{family} cannot be split between ranks: {error}") from error
-    return shape, capabilities
-
-
-def kv_words(kind: KvKind, shape: Shape) -> str:
-    """Return how the layers of a loaded model hold their KV: "full", "8bit", or "8bit in 4 of 24
-    layers"."""
-    layers, narrowed = len(shape.codecs), shape.narrowed + len(shape.windowed)
-    if not narrowed:
-        return "full"
-    return kind if narrowed == layers else f"{kind} in {narrowed} of {layers} layers"
-
-
-def _try_adapters(model: Any, shape: Shape, adapters: AdapterBank) -> None:
-    if adapters.names and not adapters_agree(model, shape, adapters):
-        adapters.refuse(dict.fromkeys(adapters.names, NO_ROWS_APART))

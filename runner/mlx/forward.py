@@ -20,6 +20,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from bus.wire.ids import TokenId
 from runner.engine import PrefillChunk, RowFailure
 from runner.mlx.adapters import AdapterBank
 from runner.mlx.kv import GroupKV, GroupShape, evaluated
@@ -265,6 +266,19 @@ class Forward:
             return
         for row in ready:
             self._decode_alone(row, pending)
+
+    def verify(self, row: EngineRow, drafted: Sequence[TokenId], pending: PendingStep) -> None:
+        """Start a step of a row that decodes alone and verifies a draft. The row's new tokens must
+        be given to `accept` before the next step."""
+        if not self._capabilities.verifies:
+            message = "this engine cannot verify drafts"
+            pending.failures.append(RowFailure(row.name, "internal", message))
+        elif self._can_decode(row, pending):
+            self._microbatches[0].verify(row, drafted, pending)
+
+    def accept(self, row: EngineRow, tokens: Sequence[TokenId]) -> None:
+        """Keep the KV of a verified draft up to the row's last new token."""
+        self._microbatches[0].accept(row, tokens)
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
         """Free the KV of rows, and remove them from their microbatches."""

@@ -15,13 +15,21 @@ from typing import Any
 
 import mlx.core as mx
 
+from bus.wire.ids import TokenId
 from runner.engine import RowId
 from runner.mlx.adapters import AdapterBank
 from runner.mlx.kv import DecodeBatch, evaluated
 from runner.mlx.model.capabilities import Capabilities, Shape
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.ranks.comm import Comm
-from runner.mlx.sampling import Drawn, DrawnRows, EngineRow, PendingStep, TokenSource
+from runner.mlx.sampling import (
+    Drawn,
+    DrawnRows,
+    EngineRow,
+    PendingStep,
+    TokenSource,
+    advance,
+)
 
 FULL_ROWS = 4
 """When every open microbatch has this many rows, a new row opens the next one; smaller microbatches
@@ -98,6 +106,35 @@ class Microbatch:
         self._last_tokens = drawn.tokens
         self.batch.close_step(drawn.tokens)
         record(pending.decoded, drawn, in_batch)
+
+    def verify(self, row: EngineRow, drafted: Sequence[TokenId], pending: PendingStep) -> None:
+        """Start a step of one row that also computes the drafted tokens, in one forward. The
+        batch's cells of these columns are valid only after `accept`, which must precede the next
+        step."""
+        self._hold_exactly([row])
+        slots = self.batch.close_holes(at_once=True)
+        if slots is not None:
+            self._source.write_back()
+            self._reslot(slots)
+        self.batch.open_step(1 + len(drafted))
+        inputs = mx.concatenate([self.batch.tokens, mx.array(list(drafted), mx.int32)])[None]
+        with self._adapters.applied([row.spec.adapter]):
+            logits = self._model(inputs, cache=self.batch.caches())[0]
+        drawn = self._source.draw_drafted(row, drafted, logits, pending)
+        if drawn is None:
+            return
+        self._comm.submit(drawn.arrays())
+        top = row.spec.logprobs or 0
+        columns = tuple((at, row.name, top) for at in range(1 + len(drafted)))
+        pending.decoded.append(DrawnRows(drawn, columns, tuple(drafted)))
+
+    def accept(self, row: EngineRow, tokens: Sequence[TokenId]) -> None:
+        """Keep the columns of a verified draft up to the last valid token; `tokens` are the row's
+        new tokens."""
+        advance(row.draw, tokens)
+        last = mx.array([tokens[-1]], mx.int32)
+        self._last_tokens = last
+        self.batch.close_step(last, len(tokens))
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
         """Remove rows from the batch; their `batched` is already false."""

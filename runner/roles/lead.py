@@ -10,7 +10,7 @@ from functools import partial
 
 from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.readings import RunnerReading
-from runner.engine import Engine, MemoryLook
+from runner.engine import Engine, EngineFacts, MemoryLook
 from runner.lead import LeadLoop, MemoryWatch, OpenText, Stepped, TextResponder
 from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
@@ -35,7 +35,7 @@ class LeadRole(ServingRole):
         spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor
         self._loop = LeadLoop(
             self._load_engine,
-            lambda facts: Scheduler(facts, _settings(spec)),
+            self._new_scheduler,
             lambda news: reactor.call(partial(self._stepped, news)),
             MemoryWatch(spec.memory_limit_bytes),
         )
@@ -82,6 +82,10 @@ class LeadRole(ServingRole):
 
     # --- from the engine's thread ----------------------------------------------------------
 
+    def _new_scheduler(self, facts: EngineFacts) -> Scheduler:
+        settings = _settings(self._spec, drafts=not self._factories.why_no_drafts(facts))
+        return Scheduler(facts, settings)
+
     def _load_engine(self, progress: Progressed) -> Engine:
         context = None if self._channel is None else self._channel.context
         return self._factories.load_engine(self._spec, context, progress)
@@ -89,7 +93,10 @@ class LeadRole(ServingRole):
     def _loaded(self) -> None:
         facts = self._loop.facts
         assert facts is not None, "loaded"
-        self.described = self._meter.loaded(facts)
+        self.described = {
+            **self._meter.loaded(facts),
+            "no_drafts": self._factories.why_no_drafts(facts),
+        }
         self._note_kv(self._meter.kv)
         self._host.signal("loaded")
         self._startup.loaded(facts)
@@ -111,11 +118,12 @@ class LeadRole(ServingRole):
             self._startup.stepped(news)
 
 
-def _settings(spec: RunnerSpec) -> ScheduleSettings:
+def _settings(spec: RunnerSpec, *, drafts: bool) -> ScheduleSettings:
     return ScheduleSettings(
         max_rows=spec.max_rows,
         max_waiting=spec.max_waiting,
         prefill_share=spec.prefill_share,
         prefix_bytes=spec.prefix_cache_bytes,
         paused_limit_s=spec.drop_idle_s,
+        drafts=drafts,
     )

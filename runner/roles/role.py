@@ -26,7 +26,15 @@ from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.tokens import Cancel
 from runner import lifecycle
 from runner.embedding import InputsReader
-from runner.engine import Embedder, Engine, EngineStatus, FollowingEngine, LoadProgress, Maker
+from runner.engine import (
+    Embedder,
+    Engine,
+    EngineFacts,
+    EngineStatus,
+    FollowingEngine,
+    LoadProgress,
+    Maker,
+)
 from runner.group.collectives import Exchanges
 from runner.group.group_config import CannotForm, told_error
 from runner.group.lockstep import RankContext, SharedPlan
@@ -56,7 +64,8 @@ class Factories:
     ConfigError); it is called in the engine's thread. `form_group` (group, own rank, seconds;
     raises CannotForm) and `prepare` are called in the main thread; `prepare` at most once and
     first: it may import what the others need, except MLX.
-    `engine_bytes` returns MLX's peak memory, None if unknown."""
+    `engine_bytes` returns MLX's peak memory, None if unknown. `why_no_drafts` returns why rows of a
+    loaded model are not drafted; empty: they are."""
 
     load_engine: Callable[[RunnerSpec, RankContext | None, Progressed], Engine]
     load_follower: Callable[[RunnerSpec, RankContext, Progressed], FollowingEngine]
@@ -71,6 +80,7 @@ class Factories:
     command_engine: Callable[[str], CommandEngine | None] = lambda _name: None
     prepare: Callable[[], None] = lambda: None
     engine_bytes: Callable[[], int | None] = lambda: None
+    why_no_drafts: Callable[[EngineFacts], str] = lambda _facts: "drafts are off"
 
 
 class RoleHost(Protocol):

@@ -93,12 +93,13 @@ class PrefillAccount:
 @dataclass(frozen=True, slots=True)
 class StepTime:
     """A finished step: its decode rows, its prefill groups, the booked seconds, and the seconds
-    since the step before it."""
+    since the step before it. `width` is above 1 if it verified a draft of its only row."""
 
     decode_rows: int
     groups: tuple[GroupSize, ...]
     booked_s: float
     took_s: float
+    width: int = 1
 
 
 @dataclass(slots=True)
@@ -124,6 +125,9 @@ class Timekeeper:
 
     def took(self, step: StepTime, *, idle_next: bool) -> None:
         """Record a finished step. `idle_next`: no other step has been submitted to the device."""
+        if step.width > 1:
+            self._verified(step)
+            return
         self._last = [*self._last[-2:], step]
         quiet = len(self._last) == 3 and not any(earlier.groups for earlier in self._last)
         if quiet and self._last[1].decode_rows:
@@ -145,6 +149,14 @@ class Timekeeper:
         self.costs.forget()
         self._last.clear()
         self._bout.clear()
+
+    def _verified(self, step: StepTime) -> None:
+        """Learn what a draft cost. Nothing else was on the device, so its time is its own; it ends
+        a bout, and no decode beside it is learned."""
+        self.costs.learn_verify(step.width, step.took_s)
+        if self._bout:
+            self._settle()
+        self._last.clear()
 
     def _charge(self, step: StepTime) -> None:
         """Count the time of a step beyond its decode as prefill, without waiting for the end of the

@@ -30,6 +30,8 @@ USUAL = 0.005
 OUTLIER = 3.0
 """A measurement is clipped to at most this many times the expected value, and at least the expected
 value divided by it."""
+COLUMN_SHARE = 0.1
+"""The expected cost of one more column in a step of one row, as a share of the step."""
 CHUNK_STEP = 8
 """Chunks are multiples of this many tokens, except the last of a prompt."""
 
@@ -98,6 +100,7 @@ class CostModel:
 
     prefill: PrefillFit = field(default_factory=PrefillFit)
     _decode_s: dict[int, float] = field(default_factory=dict[int, float])
+    _verify_s: dict[int, float] = field(default_factory=dict[int, float])
 
     def decode_s(self, rows: int) -> float:
         """Return the expected seconds of one decode of `rows` rows."""
@@ -114,6 +117,25 @@ class CostModel:
         if below:
             return float(self._decode_s[below] * (rows / below) ** 0.5)
         return self._decode_s[above] if above else DECODE_PRIOR_S
+
+    def verify_s(self, width: int) -> float:
+        """Return the expected seconds of a step in which one row computes `width` columns: its last
+        token and a draft of `width` - 1."""
+        exact = self._verify_s.get(width)
+        if exact is not None:
+            return exact
+        plain_s = self.decode_s(1)
+        below = max((other for other in self._verify_s if other < width), default=0)
+        above = min((other for other in self._verify_s if other > width), default=0)
+        if below and above:
+            part = (width - below) / (above - below)
+            return self._verify_s[below] * (1 - part) + self._verify_s[above] * part
+        if below:
+            return self._verify_s[below] + COLUMN_SHARE * plain_s * (width - below)
+        if above:
+            part = (width - 1) / (above - 1)
+            return plain_s * (1 - part) + self._verify_s[above] * part
+        return plain_s * (1 + COLUMN_SHARE * (width - 1))
 
     def prefill_s(self, *groups: GroupSize) -> float:
         return self.prefill.seconds(groups)
@@ -134,10 +156,18 @@ class CostModel:
     def forget(self) -> None:
         self.prefill = PrefillFit()
         self._decode_s.clear()
+        self._verify_s.clear()
+
+    def forget_verify(self) -> None:
+        """Forget what drafts cost, so that they are tried again."""
+        self._verify_s.clear()
 
     def learn_decode(self, rows: int, measured_s: float) -> None:
         average_s = self._decode_s.get(rows)
         self._decode_s[rows] = measured_s if average_s is None else _blend(average_s, measured_s)
+
+    def learn_verify(self, width: int, measured_s: float) -> None:
+        self._verify_s[width] = _blend(self.verify_s(width), measured_s)
 
     def learn_prefill(self, groups: Sequence[GroupSize], measured_s: float) -> None:
         if groups and measured_s > 0.0:

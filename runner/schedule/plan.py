@@ -12,6 +12,7 @@ age. A row that waits for memory is not overtaken.
 - Decode every row that can be decoded.
 - Compute prompt chunks, up to the prefill share of the time.
 - Keep the KV of finished prompts as prefixes.
+- If the plan is a decode of one row and nothing else, verify a draft in it.
 
 Sources: iteration-level batching is Orca's, mixing chunks and decodes Sarathi-Serve's, preemption
 by recomputation vLLM's.
@@ -23,11 +24,12 @@ from collections.abc import Sequence
 
 from bus.wire.shares import Sharer
 from runner.engine import PrefixHit, StepPlan
-from runner.schedule.draft import Draft
+from runner.schedule.open_plan import OpenPlan
 from runner.schedule.prefill import choose_prefill, keep_prefix
 from runner.schedule.prefix import PrefixMatch
 from runner.schedule.pressure import to_end
 from runner.schedule.rows import Row, RowEvent, RowFailed, RowFinished, RowStarted
+from runner.schedule.speculation import add_draft
 from runner.schedule.table import RowTable
 
 
@@ -36,34 +38,36 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
 
     A returned plan counts as issued: its result must be committed.
     """
-    draft = Draft(table.step + 1, now)
-    _relieve(table, draft)
-    _retire(table, draft)
-    _grow(table, draft)
-    _admit(table, draft)
-    _give_way(table, draft)
-    _decode(table, draft)
-    choose_prefill(table, draft)
-    if draft.is_empty:
-        return None, draft.events
+    open_plan = OpenPlan(table.step + 1, now)
+    _relieve(table, open_plan)
+    _retire(table, open_plan)
+    _grow(table, open_plan)
+    _admit(table, open_plan)
+    _give_way(table, open_plan)
+    _decode(table, open_plan)
+    choose_prefill(table, open_plan)
+    add_draft(table, open_plan)
+    if open_plan.is_empty:
+        return None, open_plan.events
     plan = StepPlan(
-        step=draft.step,
-        release=tuple(draft.release),
-        preempt=tuple(draft.preempt),
-        evict=tuple(draft.evict),
-        admit=tuple(draft.admit),
-        hits=tuple(draft.hits),
-        prefill=tuple(draft.prefill),
-        decode=tuple(draft.decode),
-        insert=tuple(draft.insert),
+        step=open_plan.step,
+        release=tuple(open_plan.release),
+        preempt=tuple(open_plan.preempt),
+        evict=tuple(open_plan.evict),
+        admit=tuple(open_plan.admit),
+        hits=tuple(open_plan.hits),
+        prefill=tuple(open_plan.prefill),
+        decode=tuple(open_plan.decode),
+        insert=tuple(open_plan.insert),
         digest=table.digest,
-        forced=tuple(draft.forced),
+        forced=tuple(open_plan.forced),
+        draft=() if open_plan.guess is None else open_plan.guess.tokens,
     )
-    table.issue(draft)
-    return plan, draft.events
+    table.issue(open_plan)
+    return plan, open_plan.events
 
 
-def _relieve(table: RowTable, draft: Draft) -> None:
+def _relieve(table: RowTable, open_plan: OpenPlan) -> None:
     """Free memory if a rank of the group measured more than its limit. Evict kept prefixes first,
     because they can be recomputed; then end one row with the text so far."""
     why = table.pressure.due()
@@ -71,14 +75,14 @@ def _relieve(table: RowTable, draft: Draft) -> None:
         return
     closes_in = 0
     if evicted := table.prefixes.make_room(0):
-        draft.evict.extend(evicted)
+        open_plan.evict.extend(evicted)
     elif (row := to_end(table.live.values())) is not None:
         table.pressure.ended += 1
         closes_in = len(table.live) if row.status == "decoding" else 0
         row.finish = "memory_pressure"
         table.end(row)
-        draft.events.append(_ended_for_memory(row, why, draft.now))
-    table.pressure.relieved(draft.step + closes_in)
+        open_plan.events.append(_ended_for_memory(row, why, open_plan.now))
+    table.pressure.relieved(open_plan.step + closes_in)
 
 
 def _ended_for_memory(row: Row, why: str, now: float) -> RowFinished | RowFailed:
@@ -88,7 +92,7 @@ def _ended_for_memory(row: Row, why: str, now: float) -> RowFinished | RowFailed
     return RowFailed(row.key, "memory_pressure", f"low memory: {why}", row.cost(now))
 
 
-def _retire(table: RowTable, draft: Draft) -> None:
+def _retire(table: RowTable, open_plan: OpenPlan) -> None:
     """Release ended rows. The KV of a complete output is kept as a prefix one step before the
     release, so that the next turn of its conversation can reuse it."""
     for row in tuple(table.retiring):
@@ -96,13 +100,13 @@ def _retire(table: RowTable, draft: Draft) -> None:
         if row.prepared.may_be_kept and not row.kept_output and row.finish in ("stop", "length"):
             row.kept_output = True
             if keep_prefix(
-                table, draft, row, row.length - 1 if table.facts.trims else row.computed
+                table, open_plan, row, row.length - 1 if table.facts.trims else row.computed
             ):
                 continue
-        draft.release.append(table.release(row))
+        open_plan.release.append(table.release(row))
 
 
-def _grow(table: RowTable, draft: Draft) -> None:
+def _grow(table: RowTable, open_plan: OpenPlan) -> None:
     """Reserve KV memory for the rows that decode in this step, the highest priority first."""
     growing = [
         row for row in table.live.values() if row.wants_token and row.computed >= row.reserved
@@ -112,27 +116,27 @@ def _grow(table: RowTable, draft: Draft) -> None:
             continue  # preempted for one before it
         reserved = row.reserved
         row.reserved = min(row.longest, reserved + table.settings.headroom_tokens)
-        while not _fits(table, draft):
+        while not _fits(table, open_plan):
             victim = max(
                 (other for other in table.live.values() if other.status != "ended"),
                 key=lambda other: _victim_order(table, other),
             )
             if victim is row:
                 row.reserved = reserved
-                _yield_or_fail(table, draft, row)
+                _yield_or_fail(table, open_plan, row)
                 break
-            _preempt(table, draft, victim)
+            _preempt(table, open_plan, victim)
 
 
-def _yield_or_fail(table: RowTable, draft: Draft, row: Row) -> None:
+def _yield_or_fail(table: RowTable, open_plan: OpenPlan, row: Row) -> None:
     """Preempt a row that cannot grow beside others; fail it if it cannot even grow alone."""
     needed_bytes = table.cost_bytes([row.reserve_for(table.settings.headroom_tokens)])
     if needed_bytes <= table.kv_bytes:
-        _preempt(table, draft, row)
+        _preempt(table, open_plan, row)
         return
     table.end(row)
     message = f"KV memory is exhausted: {needed_bytes} bytes needed; the limit is {table.kv_bytes}"
-    draft.events.append(RowFailed(row.key, "memory_pressure", message, row.cost(draft.now)))
+    open_plan.events.append(RowFailed(row.key, "memory_pressure", message, row.cost(open_plan.now)))
 
 
 def _victim_order(
@@ -143,13 +147,13 @@ def _victim_order(
     return (row.paused_at is not None, table.shares.weight(row.sharer), row.order)
 
 
-def _preempt(table: RowTable, draft: Draft, row: Row) -> None:
+def _preempt(table: RowTable, open_plan: OpenPlan, row: Row) -> None:
     assert row.row_id is not None
-    draft.preempt.append(row.row_id)
-    table.put_out(row, draft.now)
+    open_plan.preempt.append(row.row_id)
+    table.put_out(row, open_plan.now)
 
 
-def _fits(table: RowTable, draft: Draft, *more: int) -> bool:
+def _fits(table: RowTable, open_plan: OpenPlan, *more: int) -> bool:
     """Return whether live rows plus rows of the lengths `more` fit into the KV memory; evicts
     prefixes if needed."""
     lengths = [row.reserved for row in table.live.values()]
@@ -157,45 +161,45 @@ def _fits(table: RowTable, draft: Draft, *more: int) -> bool:
     if spare_bytes < 0:
         return False
     if table.prefixes.used_bytes > spare_bytes:
-        draft.evict.extend(table.prefixes.make_room(spare_bytes, hit_now=draft.needed))
+        open_plan.evict.extend(table.prefixes.make_room(spare_bytes, hit_now=open_plan.needed))
     return table.prefixes.used_bytes <= spare_bytes
 
 
-def _admit(table: RowTable, draft: Draft) -> None:
+def _admit(table: RowTable, open_plan: OpenPlan) -> None:
     """Admit rows in order while slots and memory last. A row that waits for memory is not
     overtaken. A row is overtaken if it waits for its client to read, for the same prompt in another
     row, or for an unread token."""
-    if _holds_back(table) or (_is_full(table) and not _idle(table, draft)):
+    if _holds_back(table) or (_is_full(table) and not _idle(table, open_plan)):
         return
     waiting = _may_enter(table)
     while waiting:
         row = _next(table, waiting)
-        if _waits_for_prefix(table, draft, row):
+        if _waits_for_prefix(table, open_plan, row):
             continue
-        if not _make_place(table, draft, row, ()):
+        if not _make_place(table, open_plan, row, ()):
             return
-        _enter(table, draft, row)
+        _enter(table, open_plan, row)
 
 
-def _give_way(table: RowTable, draft: Draft) -> None:
+def _give_way(table: RowTable, open_plan: OpenPlan) -> None:
     """Admit rows that waited `give_way_s` by preempting rows of requesters with more rows. This is
     checked only from time to time, so that the check delays no token."""
     settings = table.settings
-    if _holds_back(table) or draft.now - table.looked_at < settings.look_s:
+    if _holds_back(table) or open_plan.now - table.looked_at < settings.look_s:
         return
-    table.looked_at = draft.now
-    long_ago = draft.now - settings.give_way_s
+    table.looked_at = open_plan.now
+    long_ago = open_plan.now - settings.give_way_s
     waiting = [row for row in _may_enter(table) if row.waiting_since <= long_ago]
     have_theirs: set[Sharer] = set()
     while waiting:
         row = _next(table, waiting)
-        if row.sharer in have_theirs or _waits_for_prefix(table, draft, row):
+        if row.sharer in have_theirs or _waits_for_prefix(table, open_plan, row):
             continue
         givers = _givers(table, row, long_ago)
-        if not givers or not _make_place(table, draft, row, givers):
+        if not givers or not _make_place(table, open_plan, row, givers):
             have_theirs.add(row.sharer)
             continue
-        _enter(table, draft, row)
+        _enter(table, open_plan, row)
 
 
 def _holds_back(table: RowTable) -> bool:
@@ -251,11 +255,11 @@ def _next(table: RowTable, waiting: list[Row]) -> Row:
     return row
 
 
-def _waits_for_prefix(table: RowTable, draft: Draft, row: Row) -> bool:
+def _waits_for_prefix(table: RowTable, open_plan: OpenPlan, row: Row) -> bool:
     if row.scores:
         return False
     match = table.prefixes.find(row.chain())
-    return _shares_soon(table, row, match) or (match is not None and match.entry in draft.fresh)
+    return _shares_soon(table, row, match) or (match is not None and match.entry in open_plan.fresh)
 
 
 def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
@@ -291,10 +295,10 @@ def _will_keep(table: RowTable, length: int) -> bool:
     )
 
 
-def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) -> bool:
+def _make_place(table: RowTable, open_plan: OpenPlan, row: Row, givers: Sequence[Row]) -> bool:
     """Find a slot and memory for the row. First idle rows are preempted, then (for memory) rows of
     lower priority, then `givers`. No row is preempted unless that is enough."""
-    idle = _idle(table, draft)
+    idle = _idle(table, open_plan)
     lower: list[Row] = []
     if not _is_full(table):
         lower = [
@@ -303,7 +307,7 @@ def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) 
             if other.status != "ended"
             and other.rank > row.rank
             and other not in idle
-            and _may_be_asked(table, draft, other, row)
+            and _may_be_asked(table, open_plan, other, row)
         ]
     elif not idle and not givers:
         return False
@@ -316,29 +320,29 @@ def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) 
     if table.cost_bytes([*staying, need]) > table.kv_bytes:
         return False
     for victim in victims:
-        if not _is_full(table) and _fits(table, draft, need):
+        if not _is_full(table) and _fits(table, open_plan, need):
             return True
         victim.gave_way += victim in givers
-        _preempt(table, draft, victim)
-    return _fits(table, draft, need)
+        _preempt(table, open_plan, victim)
+    return _fits(table, open_plan, need)
 
 
-def _may_be_asked(table: RowTable, draft: Draft, other: Row, row: Row) -> bool:
+def _may_be_asked(table: RowTable, open_plan: OpenPlan, other: Row, row: Row) -> bool:
     """Return whether `other` may be preempted for `row`, which has a higher priority. No if the
     requester of `other` has no more rows than that of `row` (then `row` would be preempted back),
     or if `other` has just entered."""
     weight = table.shares.weight
     mine = other.sharer == row.sharer or weight(other.sharer) > weight(row.sharer)
-    return mine and all(spec.row != other.row_id for spec in draft.admit)
+    return mine and all(spec.row != other.row_id for spec in open_plan.admit)
 
 
 def _is_full(table: RowTable) -> bool:
     return len(table.live) - len(table.retiring) >= table.max_rows
 
 
-def _idle(table: RowTable, draft: Draft) -> list[Row]:
+def _idle(table: RowTable, open_plan: OpenPlan) -> list[Row]:
     """Return the paused rows in the engine: their clients have read nothing for a while."""
-    grace_at = draft.now - table.settings.paused_grace_s
+    grace_at = open_plan.now - table.settings.paused_grace_s
     return [
         other
         for other in table.live.values()
@@ -346,26 +350,26 @@ def _idle(table: RowTable, draft: Draft) -> list[Row]:
     ]
 
 
-def _enter(table: RowTable, draft: Draft, row: Row) -> None:
+def _enter(table: RowTable, open_plan: OpenPlan, row: Row) -> None:
     """Start the row in the engine, from a kept prefix if one fits."""
     # Looked up again, for making a place may have evicted the first.
     match = None if row.scores else table.prefixes.find(row.chain())
-    row_id = table.enter(row, draft.now)
-    draft.admit.append(row.spec(row_id))
-    if match is not None and match.entry not in draft.fresh:
-        draft.hits.append(PrefixHit(row_id, match.entry, match.length))
-        draft.needed.add(match.entry)
+    row_id = table.enter(row, open_plan.now)
+    open_plan.admit.append(row.spec(row_id))
+    if match is not None and match.entry not in open_plan.fresh:
+        open_plan.hits.append(PrefixHit(row_id, match.entry, match.length))
+        open_plan.needed.add(match.entry)
         table.hold(row, match.entry, match.length)
     if row.admitted_at is None:
-        row.admitted_at = draft.now
+        row.admitted_at = open_plan.now
         row.cached_tokens = row.computed
-        draft.events.append(RowStarted(row.key, row.cached_tokens))
+        open_plan.events.append(RowStarted(row.key, row.cached_tokens))
 
 
-def _decode(table: RowTable, draft: Draft) -> None:
+def _decode(table: RowTable, open_plan: OpenPlan) -> None:
     for row_id, row in table.live.items():
         if row.wants_token:
-            draft.decode.append(row_id)
-            draft.sample(row_id, row)
+            open_plan.decode.append(row_id)
+            open_plan.sample(row_id, row)
             row.computed += 1
-    draft.decode_s = table.costs.decode_s(len(draft.decode))
+    open_plan.decode_s = table.costs.decode_s(len(open_plan.decode))

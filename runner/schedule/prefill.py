@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from runner.engine import PrefillChunk, PrefixInsert
 from runner.schedule.budget import DEAR, LEAST_CHUNK
 from runner.schedule.costs import GroupSize
-from runner.schedule.draft import Draft
+from runner.schedule.open_plan import OpenPlan
 from runner.schedule.rows import Row
 from runner.schedule.table import RowTable
 
@@ -41,21 +41,21 @@ class Room:
         return Room(self.tokens - tokens, self.most - tokens)
 
 
-def choose_prefill(table: RowTable, draft: Draft) -> None:
+def choose_prefill(table: RowTable, open_plan: OpenPlan) -> None:
     """Choose the step's prompt chunks: as large as is efficient if no row decodes, else as large as
     the prefill account can pay for."""
     rows = sorted(
         (row for row in table.live.values() if row.status == "prefilling"),
         key=lambda row: row.order,
     )
-    room = _room_beside(table, draft, rows) if draft.decode else _room(table, rows)
-    if not rows or (draft.decode and table.timekeeper.wants_quiet):
+    room = _room_beside(table, open_plan, rows) if open_plan.decode else _room(table, rows)
+    if not rows or (open_plan.decode and table.timekeeper.wants_quiet):
         return
     account, costs = table.account, table.costs
     groups = _choose_groups(table, rows, room)
     sizes = [_size(group) for group in groups]
     prefill_s = sum(costs.prefill_s(size) for size in sizes)
-    if draft.decode:
+    if open_plan.decode:
         while len(groups) > 1 and not account.affords(prefill_s):
             groups.pop()
             prefill_s -= costs.prefill_s(sizes.pop())
@@ -64,9 +64,9 @@ def choose_prefill(table: RowTable, draft: Draft) -> None:
         account.spend(prefill_s)
     else:
         account.forgive()
-    draft.groups, draft.prefill_s = sizes, prefill_s
+    open_plan.groups, open_plan.prefill_s = sizes, prefill_s
     for group in groups:
-        _advance(table, draft, group)
+        _advance(table, open_plan, group)
 
 
 def _room(table: RowTable, rows: list[Row]) -> Room:
@@ -77,20 +77,22 @@ def _room(table: RowTable, rows: list[Row]) -> Room:
     return Room(tokens, int(STRETCH * tokens))
 
 
-def _room_beside(table: RowTable, draft: Draft, rows: list[Row]) -> Room:
+def _room_beside(table: RowTable, open_plan: OpenPlan, rows: list[Row]) -> Room:
     """Return how many prefill tokens fit into a step with decodes if the longest inter-token
     latencies (ITL) stay bounded. Also add the seconds that these decodes pay for to the prefill
     account."""
     account, costs = table.account, table.costs
-    share = account.share_among(_due(table, draft, rows), len(draft.decode))
-    limit_s = min(account.chunk_limit_s(draft.decode_s, share), table.settings.longest_step_s)
+    share = account.share_among(_due(table, open_plan, rows), len(open_plan.decode))
+    limit_s = min(account.chunk_limit_s(open_plan.decode_s, share), table.settings.longest_step_s)
     least_s = costs.prefill_s(GroupSize(LEAST_CHUNK, _depth(rows)))
-    earned_s, chunk_s = account.earned_s(draft.decode_s, share), max(limit_s, least_s)
+    earned_s, chunk_s = account.earned_s(open_plan.decode_s, share), max(limit_s, least_s)
     account.earn(earned_s, chunk_s=chunk_s)
     if not rows:
         return Room(0, 0)
     tokens = _tokens_within(table, rows, limit_s)
-    even = _tokens_within(table, rows, min(account.even_limit_s(draft.decode_s, share), limit_s))
+    even = _tokens_within(
+        table, rows, min(account.even_limit_s(open_plan.decode_s, share), limit_s)
+    )
     if _token_s(table, even) <= DEAR * _token_s(table, table.settings.prefill_tokens):
         tokens = even
     stretched = _tokens_within(table, rows, chunk_s + earned_s)
@@ -111,11 +113,11 @@ def _depth(rows: list[Row]) -> int:
     return rows[0].computed if rows else 0
 
 
-def _due(table: RowTable, draft: Draft, rows: list[Row]) -> float:
+def _due(table: RowTable, open_plan: OpenPlan, rows: list[Row]) -> float:
     """Return how many rows the prompts count as when time is divided between prefill and decode.
     Prompts of a lower priority than a decoding row do not count; short prompts count several
     times."""
-    best = min(table.live[row_id].rank for row_id in draft.decode)
+    best = min(table.live[row_id].rank for row_id in open_plan.decode)
     short = table.settings.prefill_tokens // 2
     return sum(SHORT_COUNTS if _left(row) <= short else 1.0 for row in rows if row.rank <= best)
 
@@ -222,30 +224,30 @@ def _pieces(table: RowTable, group: list[RowChunk]) -> list[list[RowChunk]]:
     return pieces_of
 
 
-def _advance(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
+def _advance(table: RowTable, open_plan: OpenPlan, group: list[RowChunk]) -> None:
     for piece in _pieces(table, group):
-        _compute(table, draft, piece)
+        _compute(table, open_plan, piece)
 
 
-def _compute(table: RowTable, draft: Draft, group: list[RowChunk]) -> None:
+def _compute(table: RowTable, open_plan: OpenPlan, group: list[RowChunk]) -> None:
     chunks: list[PrefillChunk] = []
     for row, start, stop in group:
         assert row.row_id is not None
         chunks.append(PrefillChunk(row.row_id, start, stop))
         row.computed = stop
         if row.scores:
-            draft.scored[row.row_id] = row
-        draft.progress.append((row, stop))
+            open_plan.scored[row.row_id] = row
+        open_plan.progress.append((row, stop))
         if stop == row.life_tokens:
             row.move("prompt_done")
-            draft.sample(row.row_id, row)
+            open_plan.sample(row.row_id, row)
         kept_at = row.prompt.length if table.facts.trims else row.prompt.length - 1
         if stop == kept_at and not row.made and row.keeps_prompt:
-            keep_prefix(table, draft, row, kept_at)
-    draft.prefill.append(tuple(chunks))
+            keep_prefix(table, open_plan, row, kept_at)
+    open_plan.prefill.append(tuple(chunks))
 
 
-def keep_prefix(table: RowTable, draft: Draft, row: Row, length: int) -> bool:
+def keep_prefix(table: RowTable, open_plan: OpenPlan, row: Row, length: int) -> bool:
     """Plan to keep the row's first `length` tokens; return False if that is not worth it."""
     if table.prefixes.limit_bytes <= 0 or table.pressure.is_on:
         return False
@@ -255,13 +257,13 @@ def keep_prefix(table: RowTable, draft: Draft, row: Row, length: int) -> bool:
         row.chain(),
         length,
         room_bytes=table.kv_bytes - table.live_bytes(),
-        hit_now=draft.needed,
+        hit_now=open_plan.needed,
     )
     if decision is None:
         return False
     assert row.row_id is not None
-    draft.evict.extend(decision.evict)
-    draft.insert.append(PrefixInsert(decision.entry, row.row_id, length))
-    draft.needed.add(decision.entry)
-    draft.fresh.add(decision.entry)
+    open_plan.evict.extend(decision.evict)
+    open_plan.insert.append(PrefixInsert(decision.entry, row.row_id, length))
+    open_plan.needed.add(decision.entry)
+    open_plan.fresh.add(decision.entry)
     return True

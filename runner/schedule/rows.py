@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from bus.wire.errors import FailReason, FinishReason
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.shares import Sharer
+from runner.drafting import Draft, Drafter
 from runner.engine import EntryId, PromptScores, RowId, RowSpec, SampledToken
 from runner.schedule.prefix import TokenChain
 from runner.text import PreparedRequest, ThinkingCount
@@ -43,6 +44,32 @@ class RowKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """How many drafts of a row were verified, their tokens, and the accepted ones. The last two
+    count the tokens that were copied from a predicted text."""
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    predicted: int = 0
+    predicted_accepted: int = 0
+
+    def plus(self, draft: Draft, accepted: int) -> DraftCounts:
+        """Return the counts with one more verified draft."""
+        is_predicted = draft.source == "prediction"
+        return DraftCounts(
+            self.drafts + 1,
+            self.drafted + len(draft.tokens),
+            self.accepted + accepted,
+            self.predicted + is_predicted * len(draft.tokens),
+            self.predicted_accepted + is_predicted * accepted,
+        )
+
+
+NO_DRAFTS = DraftCounts()
+
+
+@dataclass(frozen=True, slots=True)
 class RowCost:
     """The cost of a row, for usage. Seconds are wall-clock; `queue_s` is the wait before the row's
     first admission."""
@@ -53,6 +80,7 @@ class RowCost:
     queue_s: float
     prefill_s: float
     decode_s: float
+    drafts: DraftCounts = NO_DRAFTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +149,8 @@ class Row:
     counts preemptions for other requesters. `scored` counts the prompt tokens with
     log-probabilities read, over all admissions of the row. `thinking` counts thinking tokens
     against their budget; `forced` counts the tokens of the thinking end mark already emitted.
-    `returns`: its gateway accepts the request back as long as it has not begun."""
+    `returns`: its gateway accepts the request back as long as it has not begun. `drafter` exists
+    once the row has decoded alone."""
 
     key: RowKey
     prepared: PreparedRequest
@@ -154,6 +183,8 @@ class Row:
     scored: int = 0
     thinking: ThinkingCount | None = None
     forced: int = 0
+    drafter: Drafter | None = None
+    draft_counts: DraftCounts = NO_DRAFTS
 
     @property
     def prompt_tokens(self) -> int:
@@ -296,4 +327,5 @@ class Row:
             queue_s=admitted_at - self.submitted_at,
             prefill_s=first_token_at - admitted_at,
             decode_s=now - first_token_at,
+            drafts=self.draft_counts,
         )

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.shares import Sharer
-from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
+from runner.engine import EngineFacts, RowId, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
 from runner.schedule.intake import Arrival, Intake
+from runner.schedule.open_plan import OpenPlan
 from runner.schedule.plan import plan_step
 from runner.schedule.prefix import TokenChain, kept_apart
 from runner.schedule.rows import (
@@ -38,6 +39,7 @@ from runner.schedule.rows import (
     RowScored,
     RowToken,
 )
+from runner.schedule.speculation import waits_for_tokens
 from runner.schedule.table import RowTable, ScheduleSettings
 from runner.text import PreparedRequest
 
@@ -184,6 +186,8 @@ class Scheduler:
         table = self._table
         if len(table.issued) >= STEPS_AHEAD or any(row.must_be_read for row in table.live.values()):
             return None, []
+        if waits_for_tokens(table):
+            return None, []
         self._planned_at = now
         plan, events = plan_step(self._table, now)
         if plan is None and self._table.retiring:
@@ -200,7 +204,8 @@ class Scheduler:
         # the engine was idle.
         took_s = now - max(issued.now, self._committed_at)
         self._committed_at = now
-        step = StepTime(len(issued.decode), tuple(issued.groups), issued.prefill_s, took_s)
+        width = 1 if issued.guess is None else 1 + len(issued.guess.tokens)
+        step = StepTime(len(issued.decode), tuple(issued.groups), issued.prefill_s, took_s, width)
         table.timekeeper.took(step, idle_next=not table.issued)
         events: list[RowEvent] = []
         for row, done in issued.progress:
@@ -210,13 +215,7 @@ class Scheduler:
             row = issued.scored.get(scores.row)
             if row is not None and row.status != "ended" and (new := row.take_scores(scores)):
                 events.append(RowScored(row.key, new))
-        owed = dict(issued.samples)
-        for sampled in result.tokens:
-            row = owed.pop(sampled.row, None)
-            if row is not None:
-                row.in_flight -= 1
-                if row.status != "ended":
-                    self._take(row, sampled, now, events)
+        owed = self._take_tokens(issued, result.tokens, now, events)
         for failure in result.failures:
             row = owed.pop(failure.row, None) or table.live.get(failure.row)
             if row is not None and row.status != "ended":
@@ -289,6 +288,32 @@ class Scheduler:
 
     # --- inside ---------------------------------------------------------------------------
 
+    def _take_tokens(
+        self,
+        issued: OpenPlan,
+        tokens: Sequence[SampledToken],
+        now: float,
+        events: list[RowEvent],
+    ) -> dict[RowId, Row]:
+        """Give the rows of a step their tokens. Return the rows that got none. Only the row of a
+        draft gets several; those after its end are dropped."""
+        owed, taken = dict(issued.samples), 0
+        for sampled in tokens:
+            row = owed.pop(sampled.row, None)
+            if row is not None:
+                row.in_flight -= 1
+            elif issued.guess is not None and sampled.row in issued.samples:
+                row = issued.samples[sampled.row]
+                row.computed += 1
+            if row is not None and row.status != "ended":
+                taken += 1
+                self._take(row, sampled, now, events)
+        if issued.guess is not None:
+            accepted = min(taken, len(tokens) - 1)
+            for row in issued.samples.values():
+                row.draft_counts = row.draft_counts.plus(issued.guess, max(accepted, 0))
+        return owed
+
     def _take(self, row: Row, sampled: SampledToken, now: float, events: list[RowEvent]) -> None:
         if row.scores:
             message = f"the engine scored {row.scored} of {row.prompt_tokens} prompt tokens"
@@ -300,6 +325,8 @@ class Scheduler:
             events.append(self._finish(row, "length", now))
             return
         row.made.append(sampled.token)
+        if row.drafter is not None:
+            row.drafter.take((sampled.token,))
         if row.thinking is not None:
             row.thinking.take(sampled.token)
         if row.first_token_at is None:

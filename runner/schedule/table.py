@@ -17,7 +17,7 @@ from runner.engine import EngineFacts, EntryId, RowId, StepResult
 from runner.group.lockstep import digested
 from runner.schedule.budget import PrefillAccount, Timekeeper
 from runner.schedule.costs import CostModel
-from runner.schedule.draft import Draft
+from runner.schedule.open_plan import OpenPlan
 from runner.schedule.prefix import BLOCK_TOKENS, PrefixIndex
 from runner.schedule.pressure import Pressure
 from runner.schedule.rows import Row, RowKey
@@ -31,7 +31,7 @@ class ScheduleSettings:
     row that waited this long in total precedes every priority. `give_way_s`: a row that ran this
     long may be preempted for a row that waited as long, if its requester has too many; checked
     every `look_s`. `paused_grace_s`: a paused row may be preempted after it; `paused_limit_s` ends
-    it.
+    it. `drafts`: a row that decodes alone is speeded up by drafts, if the engine verifies them.
     """
 
     max_rows: int = 32
@@ -51,6 +51,7 @@ class ScheduleSettings:
     block_tokens: int = BLOCK_TOKENS
     prefix_bytes: int = 256 * 2**20
     kv_bytes: int | None = None
+    drafts: bool = False
 
 
 @dataclass(slots=True)
@@ -70,11 +71,12 @@ class RowTable:
     requests: dict[RequestId, list[Row]] = field(default_factory=dict[RequestId, list[Row]])
     live: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
     retiring: list[Row] = field(default_factory=list[Row])
-    issued: deque[Draft] = field(default_factory=deque[Draft])
+    issued: deque[OpenPlan] = field(default_factory=deque[OpenPlan])
     costs: CostModel = field(default_factory=CostModel)
     step: int = 0
     digest: int = 0
     preemptions: int = 0
+    drafts_declined: int = 0
     shares: Shares = field(default_factory=Shares)
     looked_at: float = float("-inf")
     pressure: Pressure = field(default_factory=Pressure)
@@ -219,14 +221,15 @@ class RowTable:
 
     # --- steps -----------------------------------------------------------------------------
 
-    def issue(self, issued: Draft) -> None:
+    def issue(self, issued: OpenPlan) -> None:
         """Record a plan as issued. Requires the number after that of the previous plan."""
         assert issued.step == self.step + 1
         self.step = issued.step
         self.issued.append(issued)
 
-    def read(self, result: StepResult) -> Draft:
-        """Add the result of the oldest unread step to the digest; return its draft.
+    def read(self, result: StepResult) -> OpenPlan:
+        """Add the result of the oldest unread step to the digest; return its open
+        plan.
 
         Raises ValueError if the result belongs to another step.
         """

@@ -77,6 +77,7 @@ class PreparedRequest:
     text; `reads_thinking` and `reads_tools` say whether thinking and tool-call markup in the output
     are parsed. `limit` is None if thinking is unlimited. `unheeded` are the paths of fields that
     have no effect with this model. If `is_kept` is False, no KV of this request becomes a prefix.
+    `prediction_tokens` are those of the text that the client predicts as the answer.
     """
 
     request: GenerationRequest
@@ -92,6 +93,7 @@ class PreparedRequest:
     limit: ThinkingLimit | None = None
     unheeded: tuple[str, ...] = ()
     is_kept: bool = True
+    prediction_tokens: tuple[TokenId, ...] = ()
 
     @property
     def request_id(self) -> RequestId:

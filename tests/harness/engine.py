@@ -39,6 +39,7 @@ def facts(
     context_tokens: int = 4096,
     batches_ragged: bool = True,
     trims: bool = True,
+    verifies: bool = False,
 ) -> EngineFacts:
     """A model of one byte of KV per token, with `kv_bytes` left beside its weights."""
     return EngineFacts(
@@ -51,6 +52,7 @@ def facts(
         trims=trims,
         eos_token_ids=frozenset({0}),
         memory_limit_bytes=1000 + kv_bytes,
+        verifies=verifies,
     )
 
 
@@ -90,6 +92,7 @@ class StepCosts:
     prefill_fixed_s: float = 0.004
     prefill_token_s: float = 0.001
     leak: float = 0.0
+    column_s: float = 0.001
     double_at: float = float("inf")
 
     def decode_s(self, rows: int) -> float:
@@ -203,7 +206,7 @@ class FakeEngine:
         self._decode(plan, done)
         tokens, failures = self._sample(plan, done)
         self._keep(plan)
-        decode_s, prefill_s = self.costs.decode_s(len(plan.decode)), 0.0
+        decode_s = self.costs.decode_s(len(plan.decode)) + self.costs.column_s * len(plan.draft)
         prefill_s = self.costs.prefill_s(plan.prefill)
         result = StepResult(
             plan.step, tuple(tokens), tuple(failures), decode_s + prefill_s, tuple(scored)
@@ -237,6 +240,10 @@ class FakeEngine:
 
     def _decode(self, plan: StepPlan, done: list[RowId]) -> None:
         self._require(len(set(plan.decode)) == len(plan.decode), "each row decodes once")
+        if plan.draft:
+            self._require(self.facts.verifies and len(plan.decode) == 1, "one row is drafted")
+            self._require(not self.unread, "a draft follows tokens that were read")
+            self._require(not (plan.prefill or plan.admit or plan.forced), "with nothing else")
         for row_id in plan.decode:
             row = self.rows[row_id]
             if row.failed:
@@ -264,6 +271,13 @@ class FakeEngine:
             token = forced.get(row_id) or self.choose(row)
             row.tokens.append(token)
             tokens.append(SampledToken(row_id, token))
+            for guess in plan.draft if row_id in plan.decode else ():
+                if guess != token:
+                    break
+                row.kv.append(token)
+                token = self.choose(row)
+                row.tokens.append(token)
+                tokens.append(SampledToken(row_id, token))
         return tokens, failures
 
     def _keep(self, plan: StepPlan) -> None:

@@ -169,26 +169,25 @@ class DecodeBatch:
             return list(range(len(self.rows)))
         return None
 
-    def close_holes(self) -> list[int] | None:
-        """Remove the holes of the batch if they have cost more than removing them would. Call this
-        once per step. Return None if nothing has moved; else, for each new slot, the old slot of
-        its row."""
+    def close_holes(self, *, at_once: bool = False) -> list[int] | None:
+        """Remove the holes of the batch if they have cost more than removing them would, or
+        `at_once`. Call this once per step. Return None if nothing has moved; else, for each new
+        slot, the old slot of its row."""
         self._wasted = self._wasted + self.holes if self.holes else 0
-        if self._wasted < max(8, len(self.rows) - self.holes):
-            return None
-        return self._close_up()
+        least = 1 if at_once else max(8, len(self.rows) - self.holes)
+        return None if self._wasted < least else self._close_up()
 
     def ease(self) -> None:
         """Drop spare slots once: at the next step, or when rows that leave make slots spare. Rows
         keep their slots."""
         self._eases = True
 
-    def open_step(self) -> None:
-        """Make sure that every row has a free column, and compute the offsets and masks of this
-        step."""
+    def open_step(self, columns: int = 1) -> None:
+        """Make sure that every row has this many free columns, and compute the offsets and masks of
+        this step."""
         count = len(self.rows)
         gives = self.shape.slots > slots_for(count) and (self._eases or count <= SNUG_ROWS)
-        if self.shape.stop >= self.shape.room or gives:
+        if self.shape.stop + columns > self.shape.room or gives:
             self._eases = self._eases and not gives
             self._relay(None, 0, count)
         self.shape.open_step()
@@ -210,10 +209,10 @@ class DecodeBatch:
             if isinstance(layer, SlabKV):
                 layer.parts = tuple(parts)
 
-    def close_step(self, sampled: mx.array) -> None:
-        """Record that the forward has written a column. `sampled`, (slots,) int32, are the next
-        input tokens."""
-        self.shape.close_step()
+    def close_step(self, sampled: mx.array, columns: int = 1) -> None:
+        """Record that the forward has written this many valid columns. `sampled`, (slots,) int32,
+        are the next input tokens."""
+        self.shape.close_step(columns)
         self.tokens = sampled
 
     def _close_up(self) -> list[int]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from runner.mlx.kv.codec import FULL_WIDTH, Codec, Parts
-from runner.mlx.kv.row_kv import LayerKV, RowKV
+from runner.mlx.kv.row_kv import LayerKV, RowKV, causal_mask
 
 SLACK_TOKENS = 64
 
@@ -45,8 +45,8 @@ class SlabShape:
         return self.stop - min((b for b in self.begins if b != self.HOLE), default=self.stop)
 
     def open_step(self) -> None:
-        """Compute the offsets and masks for the next forward, which writes one column; the slabs
-        must have room for it."""
+        """Compute the offsets and masks for the next forward, which writes one column, or several
+        for a draft; the slabs must have room for them."""
         begins = [self.stop if b == self.HOLE else b for b in self.begins]
         self.start = min(begins)
         self._masks = {}
@@ -59,9 +59,18 @@ class SlabShape:
         padding = mx.array([b - self.start for b in begins])
         self._mask = columns >= padding[:, None, None, None]
 
-    def close_step(self) -> None:
-        """Record that the forward has written one column."""
-        self.stop += 1
+    def close_step(self, columns: int = 1) -> None:
+        """Record that the forward has written this many valid columns. Further ones, of rejected
+        drafts, are overwritten by the next step and seen by none."""
+        self.stop += columns
+
+    def wide_mask(self, count: int, window: int | None) -> mx.array | str:
+        """Return the attention mask for `count` new columns, or mlx-lm's name of a standard mask if
+        that suffices. All rows must begin at the same column."""
+        if self._mask is not None:
+            raise ValueError("several columns need rows that begin together")
+        past = self.stop - self.start
+        return "causal" if window is None else causal_mask(count, past, window)
 
     def mask(self, window: int | None) -> mx.array | None:
         """Return the attention mask (slots, 1, 1, window width + 1); None if every row sees the
@@ -96,22 +105,27 @@ class SlabKV(LayerKV):
         return self.shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Write one column of keys and values, (slots, heads, 1, width), in place. Return keys and
-        values of the window including it, (slots, heads, window + 1, width)."""
+        """Write n columns of keys and values, (slots, heads, n, width), in place; n is 1 without a
+        draft. Return keys and values of the window including them, (slots, heads, window + n,
+        width)."""
         shape = self.shape
         if not self.parts:
             raise ValueError("a slab without rows")
-        used, column = len(shape.begins), slice(shape.stop, shape.stop + 1)
+        used, stop = len(shape.begins), shape.stop + keys.shape[2]
         for part, new in zip(self.parts, self.codec.encode(keys, values), strict=True):
-            part[:used, :, column] = new
-        seen = slice(shape.start, shape.stop + 1)
+            part[:used, :, shape.stop : stop] = new
+        seen = slice(shape.start, stop)
         return self.reader.fetch(tuple(part[:used, :, seen] for part in self.parts))
 
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
-    ) -> mx.array | None:
-        """Return `SlabShape.mask` of the window: attention's mask for one new column."""
-        return self.shape.mask(window_size)
+    ) -> mx.array | str | None:
+        """Return attention's mask for `N` new columns (`SlabShape.mask` or `wide_mask`)."""
+        if N == 1:
+            return self.shape.mask(window_size)
+        if return_array and window_size is None:
+            return causal_mask(N, self.shape.stop - self.shape.start, None)
+        return self.shape.wide_mask(N, window_size)
 
     def size(self) -> int:
         """Return the number of tokens in the window."""

@@ -197,13 +197,15 @@ def _cost(cache: Any) -> tuple[bool, int]:
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """The features that a model showed in trials. `slabs`: a row may leave a hole in the batch.
-    `packs`: attention can read reduced-precision KV of a batch without decoding it."""
+    `packs`: attention can read reduced-precision KV of a batch without decoding it. `verifies`: a
+    row that decodes alone can compute several columns at once and take back the last of them."""
 
     batches_ragged: bool
     groups: bool
     narrows: bool
     slabs: bool
     packs: bool = False
+    verifies: bool = False
 
 
 def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
@@ -224,6 +226,10 @@ def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
         narrows=narrow,
         slabs=shape.trims,
         packs=together and shape.narrowed > 0 and _packs(model, shape, rows),
+        verifies=together
+        and shape.trims
+        and not shape.narrowed
+        and _agree(lambda: _verified(model, shape, rows[1]), [logits[1] for logits in alone[1:]]),
     )
 
 
@@ -312,6 +318,22 @@ def _together(
         logits = model(batch.tokens[:, None], cache=batch.caches())[:, -1]
     mx.eval(logits)
     return [logits[index] for index in range(len(rows))]
+
+
+def _verified(model: Any, shape: Shape, row: list[int]) -> list[mx.array]:
+    """Return the logits after a row and its first token again, computed in a batch of one row whose
+    last step had to take back a wrong column."""
+    batch = DecodeBatch(shape.codecs)
+    caches = new_caches(model, shape, 0)
+    mx.eval(model(mx.array([row[:-2]]), cache=caches), evaluated(caches))
+    batch.join(RowId(0), caches, len(row) - 2, mx.array(row[-2:-1]))
+    batch.open_step(3)
+    mx.eval(model(mx.array([[*row[-2:], row[1]]]), cache=batch.caches()))
+    batch.close_step(mx.array(row[:1]), 2)
+    batch.open_step(2)
+    logits = model(mx.array([[row[0], row[0]]]), cache=batch.caches())[:, 0]
+    mx.eval(logits)
+    return [logits[0]]
 
 
 def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.array]:

@@ -5,6 +5,7 @@ reading the last token of a row with a grammar.
 """
 
 from runner.mlx.sampling.batch_sampler import Drawn
+from runner.mlx.sampling.drafted import advance
 from runner.mlx.sampling.grammar_mask import GrammarMasks
 from runner.mlx.sampling.pending_step import DrawnRows, PendingStep, result_of
 from runner.mlx.sampling.prompt_scoring import ScoredChunk, ScoredRows, score_chunks
@@ -23,6 +24,7 @@ __all__ = [
     "ScoredChunk",
     "ScoredRows",
     "TokenSource",
+    "advance",
     "result_of",
     "score_chunks",
 ]

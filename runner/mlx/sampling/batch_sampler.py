@@ -153,9 +153,13 @@ def start_draw(
 class BatchSampler:
     """Samples tokens for a fixed tuple of rows. `close` writes the rows' state back."""
 
-    def __init__(self, draws: Sequence[RowDraw | None], vocabulary: int) -> None:
-        """`draws[slot]` is None for a hole (a slot without a row), whose token is not read."""
+    def __init__(
+        self, draws: Sequence[RowDraw | None], vocabulary: int, alike: int | None = None
+    ) -> None:
+        """`draws[slot]` is None for a hole (a slot without a row), whose token is not read.
+        `alike`: compute as for this many rows (see `Truncation`)."""
         self._draws = tuple(draws)
+        self._alike = alike
         self._vocabulary = vocabulary
         self._biased = _Subset(self._where(lambda d: bool(d.sampling.logit_bias)), len(draws))
         self._bias = self._bias_rows() if self._biased else None
@@ -185,7 +189,7 @@ class BatchSampler:
             tuple(d.sampling.min_p for d in drawn),
         )
         cut = bool(drawn) and not cuts.none
-        self._truncation = Truncation(cuts, self._vocabulary) if cut else None
+        self._truncation = Truncation(cuts, self._vocabulary, self._alike) if cut else None
 
     def draw(self, logits: mx.array, allowed: Allowed | None = None) -> Drawn:
         """Return the sampled token of each slot, (slots,) int32, from logits (slots, vocabulary),

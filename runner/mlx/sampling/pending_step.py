@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
+from runner.drafting import accepted
 from runner.engine import RowFailure, RowId, SampledToken, StepResult
 from runner.mlx.sampling.batch_sampler import Drawn
 from runner.mlx.sampling.prompt_scoring import ScoredRows
@@ -19,10 +20,12 @@ from runner.mlx.sampling.prompt_scoring import ScoredRows
 @dataclass(frozen=True, slots=True)
 class DrawnRows:
     """Tokens drawn together. `rows` are (index in the arrays, row, number of likeliest tokens
-    requested)."""
+    requested). With a draft (`drafted`), all are of one row, at consecutive positions; those after
+    the first wrong guess are of no use."""
 
     drawn: Drawn
     rows: tuple[tuple[int, RowId, int], ...]
+    drafted: tuple[TokenId, ...] = ()
 
 
 @dataclass(slots=True)
@@ -57,7 +60,7 @@ def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float
         tokens=tuple(
             token
             for drawn in (*pending.first, *pending.decoded)
-            for token in _tokens(drawn)
+            for token in _valid_tokens(drawn)
             if token.row not in lost
         ),
         failures=tuple(pending.failures),
@@ -70,6 +73,13 @@ def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float
         ),
     )
     return result, done
+
+
+def _valid_tokens(drawn_rows: DrawnRows) -> list[SampledToken]:
+    tokens = _tokens(drawn_rows)
+    if not drawn_rows.drafted:
+        return tokens
+    return accepted(drawn_rows.drafted, [sampled.token for sampled in tokens], tokens)
 
 
 def _tokens(drawn_rows: DrawnRows) -> list[SampledToken]:

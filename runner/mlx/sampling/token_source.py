@@ -16,9 +16,11 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from bus.wire.ids import TokenId
 from runner.engine import RowFailure
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.sampling.batch_sampler import Allowed, BatchSampler, Drawn, RowDraw
+from runner.mlx.sampling.drafted import draw_drafted
 from runner.mlx.sampling.pending_step import PendingStep
 from runner.mlx.sampling.row import EngineRow
 from runner.text import DeadEnd
@@ -57,6 +59,23 @@ class SamplingSource:
             self.write_back()
             drawn = self._draw_apart(rows, out, allowed, pending)
         return self._sent(drawn)
+
+    def draw_drafted(
+        self,
+        row: EngineRow,
+        drafted: Sequence[TokenId],
+        logits: mx.array,
+        pending: PendingStep,
+    ) -> Drawn | None:
+        """Return the row's own tokens at all positions of a draft, from logits (positions,
+        vocabulary). None if the row cannot be sampled; it then fails."""
+        self.write_back()
+        try:
+            return draw_drafted(row.draw, drafted, logits, self._vocabulary)
+        except Exception as error:
+            message = f"sampling: {type(error).__name__}: {error}"
+            pending.failures.append(RowFailure(row.name, "internal", message))
+            return None
 
     def write_back(self) -> None:
         """Write the token counts (for the penalties) of the last `draw_again` back to its rows."""
@@ -139,6 +158,18 @@ class ReceivingSource:
         return Drawn(self._comm.recv_tokens(len(rows), out))
 
     draw_again = draw
+
+    def draw_drafted(
+        self,
+        row: EngineRow,
+        drafted: Sequence[TokenId],
+        logits: mx.array,
+        pending: PendingStep,
+    ) -> Drawn | None:
+        """Fail the row: no group verifies drafts."""
+        message = "a rank of a group got a draft"
+        pending.failures.append(RowFailure(row.name, "internal", message))
+        return None
 
     def write_back(self) -> None:
         """Do nothing: a follower's rows have no sampling state."""

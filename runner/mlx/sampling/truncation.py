@@ -36,7 +36,10 @@ class Cuts:
 class Truncation:
     """The thresholds of a fixed set of rows. Their arrays are made once for the set."""
 
-    def __init__(self, cuts: Cuts, vocabulary: int) -> None:
+    def __init__(self, cuts: Cuts, vocabulary: int, alike: int | None = None) -> None:
+        """`alike`: compute as for this many rows (default: as for the rows of `cuts`), because the
+        last digits depend on the method, which depends on the number of rows."""
+        self._sorts = (alike or len(cuts.top_p)) * vocabulary <= MAX_SORTED
         self._ks = [k if 0 < k < vocabulary else 0 for k in cuts.top_k]
         self._has_k = mx.array([k > 0 for k in self._ks])[:, None]
         self._last = mx.array([max(k - 1, 0) for k in self._ks])[:, None]
@@ -61,7 +64,7 @@ class Truncation:
         if self._uses_p:
             if best is not None and self._p_within_k:
                 nucleus = _nucleus_of_sorted(mx.where(best >= lowest, best, nothing), self._p)
-            elif scores.size <= MAX_SORTED:
+            elif self._sorts:
                 remaining = mx.where(scores >= lowest, scores, nothing)
                 nucleus = _nucleus_of_sorted(_descending(remaining), self._p)
             else:

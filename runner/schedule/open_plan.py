@@ -1,18 +1,19 @@
 """A plan under construction, and the facts that are needed when its result arrives. Pure: `plan`
-and `prefill` decide what the plan contains; both write into the same `Draft`."""
+and `prefill` decide what the plan contains; both write into the same `OpenPlan`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from bus.wire.ids import TokenId
+from runner.drafting import Draft
 from runner.engine import EntryId, PrefillGroup, PrefixHit, PrefixInsert, RowId, RowSpec
 from runner.schedule.costs import GroupSize
 from runner.schedule.rows import Row, RowEvent
 
 
 @dataclass(slots=True)
-class Draft:
+class OpenPlan:
     """A plan under construction, and the facts that are needed when its result arrives: rows that
     yield a token (`samples`), progress of prompts (`progress`), and the step's expected cost."""
 
@@ -34,6 +35,8 @@ class Draft:
     scored: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
     """The rows of whose prompts this step computes log-probabilities."""
     forced: list[tuple[RowId, TokenId]] = field(default_factory=list[tuple[RowId, TokenId]])
+    guess: Draft | None = None
+    """The guessed next tokens of the only row of this step, which the step verifies."""
     progress: list[tuple[Row, int]] = field(default_factory=list[tuple[Row, int]])
     groups: list[GroupSize] = field(default_factory=list[GroupSize])
     decode_s: float = 0.0
@@ -48,6 +51,12 @@ class Draft:
             self.forced.append((row_id, token))
         self.samples[row_id] = row
         row.in_flight += 1
+
+    @property
+    def does_more_than_decode(self) -> bool:
+        """Return whether the step has other work than decoding rows, or forces a token."""
+        does = (self.release, self.preempt, self.evict, self.admit, self.prefill, self.insert)
+        return any((*does, self.forced))
 
     @property
     def is_empty(self) -> bool:

@@ -1,0 +1,24 @@
+"""Proposes the next tokens of a row, and decides how many of them a step should verify.
+
+Pure. A draft never changes the text of a row: the model draws its own token at every drafted
+position, with the random key of that position, and a drafted token counts only while it is equal.
+"""
+
+from runner.drafting.choice import SpeculateChoice, why_no_drafts
+from runner.drafting.drafter import BREAK, LONGEST_DRAFT, Draft, Drafter
+from runner.drafting.length import best_length, worth_waiting
+from runner.drafting.ngram import NgramDrafter
+from runner.drafting.verify import accepted
+
+__all__ = [
+    "BREAK",
+    "LONGEST_DRAFT",
+    "Draft",
+    "Drafter",
+    "NgramDrafter",
+    "SpeculateChoice",
+    "accepted",
+    "best_length",
+    "why_no_drafts",
+    "worth_waiting",
+]

@@ -1,0 +1,44 @@
+"""What a drafter is: an object that guesses the next tokens of one row.
+
+Pure. A drafter sees every committed token of its row, in order. It also measures itself: before it
+takes a token, it compares the token with its own guess. So its rates depend on the tokens of the
+row alone, and not on which of its drafts were verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from bus.wire.ids import TokenId
+
+LONGEST_DRAFT = 32
+"""The most tokens of a draft."""
+BREAK = TokenId(-1)
+"""Stands for a place at which no text goes on."""
+
+DraftSource = Literal["ngram", "prediction"]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The guessed next tokens of a row. `rates[i]` is the expected share of cases, 0..1, in which
+    token i is right if all tokens before it are. `source`: copied from the row's own text, or from
+    the text that the client predicted."""
+
+    tokens: tuple[TokenId, ...]
+    rates: tuple[float, ...]
+    source: DraftSource = "ngram"
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of one row."""
+
+    def take(self, tokens: Sequence[TokenId]) -> None:
+        """Add committed tokens of the row, prompt included, in order."""
+        ...
+
+    def draft(self, most: int) -> Draft | None:
+        """Return up to `most` guessed tokens; None if there is no guess."""
+        ...

@@ -1,0 +1,188 @@
+"""Drafts that copy: what followed the last tokens of a row when they occurred before.
+
+Pure. The longest suffix of the row that occurred before decides, from `LEAST_MATCH` tokens on; of
+equally long ones, the most recent. The copy goes on from there while its tokens are right. A text
+that the client predicted is searched, too, and precedes the row's own text if it matches as well;
+before the first token, its beginning is the guess.
+
+Longer matches copy better, so the rate of right guesses is counted per length of the match.
+
+Source: prompt lookup decoding (Saxena, 2023) and llama.cpp's n-gram drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from bus.wire.ids import TokenId
+from runner.drafting.drafter import BREAK, LONGEST_DRAFT, Draft, DraftSource
+
+LEAST_MATCH = 3
+MOST_MATCH = 32
+"""Longer matches count as this long."""
+MOST_CANDIDATES = 16
+"""Earlier places that are compared per search, the most recent first."""
+MOST_TOKENS = 1 << 15
+"""Earlier tokens of a long prompt are not searched."""
+FLOORS = (17, 9, 5, LEAST_MATCH, 0)
+"""The least match of each class; the last is the beginning of a predicted text."""
+PRIORS = (0.9, 0.8, 0.6, 0.4, 0.6)
+"""The expected rate of each class before anything was counted."""
+PRIOR_WEIGHT = 3.0
+FADES = 0.98
+"""Weight of earlier guesses of a class against the newest."""
+
+_MIX = 0x9E3779B97F4A7C15
+_MASK = (1 << 61) - 1
+
+
+def _class_of(match: int) -> int:
+    return next(at for at, floor in enumerate(FLOORS) if match >= floor)
+
+
+class _Text:
+    """Tokens, and where each run of `LEAST_MATCH` of them occurred."""
+
+    def __init__(self) -> None:
+        self.tokens: list[TokenId] = []
+        self._last: dict[int, int] = {}
+        self._before: list[int] = []
+        """For each token, where the run that ends in it ended before; -1: nowhere."""
+
+    def add(self, token: TokenId) -> None:
+        at = len(self.tokens)
+        self.tokens.append(token)
+        before = -1
+        if at >= LEAST_MATCH - 1:
+            key = _key(self.tokens, at)
+            before = self._last.get(key, -1)
+            self._last[key] = at
+        self._before.append(before)
+
+    def places(self, of: Sequence[TokenId]) -> Iterable[int]:
+        """Yield where the last `LEAST_MATCH` tokens of `of` end in this text, latest first."""
+        if len(of) < LEAST_MATCH:
+            return
+        at = self._last.get(_key(of, len(of) - 1), -1)
+        if of is self.tokens and at == len(of) - 1:
+            at = self._before[at]
+        for _ in range(MOST_CANDIDATES):
+            if at < 0:
+                return
+            yield at
+            at = self._before[at]
+
+
+def _key(tokens: Sequence[TokenId], end: int) -> int:
+    key = 0
+    for token in tokens[end - LEAST_MATCH + 1 : end + 1]:
+        key = (key * _MIX + token + 1) & _MASK
+    return key
+
+
+def _shared(tokens: Sequence[TokenId], end: int, of: Sequence[TokenId]) -> int:
+    """Return how many tokens up to `tokens[end]` equal the last ones of `of`."""
+    count, last = 0, len(of) - 1
+    while (
+        count < MOST_MATCH
+        and end >= count
+        and last >= count
+        and tokens[end - count] == of[last - count]
+    ):
+        count += 1
+    return count
+
+
+class NgramDrafter:
+    """Drafts for one row. `prediction` are the tokens of a text that the client expects as the
+    answer."""
+
+    def __init__(self, prediction: Sequence[TokenId] = ()) -> None:
+        self._own = _Text()
+        self._predicted = _Text()
+        for token in prediction:
+            self._predicted.add(token)
+        self._source = self._own
+        self._at = -1
+        """Where the copy goes on in `_source`; -1: there is no guess."""
+        self._match = 0
+        self._right = [PRIOR_WEIGHT * prior for prior in PRIORS]
+        self._tried = [PRIOR_WEIGHT for _ in PRIORS]
+
+    @classmethod
+    def after(
+        cls,
+        prompt: Sequence[TokenId],
+        made: Sequence[TokenId],
+        prediction: Sequence[TokenId] = (),
+    ) -> NgramDrafter:
+        """Return a drafter of a row with this prompt that has generated `made`."""
+        drafter = cls(prediction)
+        for token in prompt[-MOST_TOKENS:]:
+            drafter._own.add(token)
+        if prediction:
+            drafter._source, drafter._at, drafter._match = drafter._predicted, 0, 0
+        else:
+            drafter._search()
+        drafter.take(made)
+        return drafter
+
+    def take(self, tokens: Sequence[TokenId]) -> None:
+        """Add committed tokens, and count whether they were guessed."""
+        for token in tokens:
+            guess = self._guess()
+            if guess != BREAK:
+                self._count(is_right=guess == token)
+            self._own.add(token)
+            if guess == token:
+                self._at += 1
+                self._match = min(self._match + 1, MOST_MATCH)
+            else:
+                self._search()
+
+    def draft(self, most: int) -> Draft | None:
+        """Return up to `most` tokens to copy. A copy that reaches the end of the row's own text
+        goes on with itself, so that a repeated pattern is repeated."""
+        source, at = self._source.tokens, self._at
+        if at < 0 or most < 1:
+            return None
+        drafted: list[TokenId] = []
+        rates: list[float] = []
+        is_own = self._source is self._own
+        for count in range(min(most, LONGEST_DRAFT)):
+            place = at + count
+            if place < len(source):
+                drafted.append(source[place])
+            elif is_own:
+                drafted.append(drafted[place - len(source)])
+            else:
+                break
+            rates.append(self._rate(self._match + count))
+        if not drafted:
+            return None
+        name: DraftSource = "ngram" if is_own else "prediction"
+        return Draft(tuple(drafted), tuple(rates), name)
+
+    def _guess(self) -> TokenId:
+        tokens = self._source.tokens
+        return tokens[self._at] if 0 <= self._at < len(tokens) else BREAK
+
+    def _rate(self, match: int) -> float:
+        at = _class_of(match)
+        return self._right[at] / self._tried[at]
+
+    def _count(self, *, is_right: bool) -> None:
+        at = _class_of(self._match)
+        self._right[at] = FADES * self._right[at] + is_right
+        self._tried[at] = FADES * self._tried[at] + 1.0
+
+    def _search(self) -> None:
+        """Find the place to copy from after the last token."""
+        self._at, self._match = -1, 0
+        for text in (self._predicted, self._own):
+            for end in text.places(self._own.tokens):
+                match = _shared(text.tokens, end, self._own.tokens)
+                if match > max(self._match, LEAST_MATCH - 1):
+                    self._source, self._at, self._match = text, end + 1, match
+                if match == MOST_MATCH:
+                    break

@@ -1,0 +1,202 @@
+"""Drafts, good and bad, leave a row's tokens, log-probabilities and finish as they are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bus.wire.ids import ModelId, RequestId, TokenId
+from bus.wire.messages.requests import GenerationRequest, Sampling, TextPrompt
+from runner.engine import PrefillChunk, RowSpec, SampledToken, StepPlan
+from runner.schedule import RowFinished, RowKey, ScheduleSettings
+from runner.text import PreparedChoice, PreparedRequest
+from tests.harness.engine import StepCosts
+from tests.harness.scheduling import Loop
+from tests.runner.mlx.conftest import Drive
+
+TINY = Path(__file__).resolve().parents[3] / "conf" / "tiny"
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {"sampling": Sampling(temperature=0.0)},
+    "seeded": {"sampling": Sampling(temperature=1.0)},
+    "cut": {"sampling": Sampling(temperature=0.9, top_p=0.9, top_k=40, min_p=0.01)},
+    "nucleus": {"sampling": Sampling(temperature=1.0, top_p=0.8)},
+    "penalties": {
+        "sampling": Sampling(
+            temperature=0.7,
+            frequency_penalty=0.6,
+            presence_penalty=0.3,
+            repetition_penalty=1.2,
+            logit_bias={40: 1.5},
+        ),
+    },
+    "logprobs": {"sampling": Sampling(temperature=1.0), "logprobs": 3},
+    "minimum": {
+        "sampling": Sampling(temperature=1.0),
+        "min_tokens": 20,
+        "held_ends": frozenset(range(3, 60)),
+    },
+}
+
+
+def verified(player: Drive, spec: RowSpec, count: int, guesses: Sequence[int], chance: Any):
+    """`count` tokens of a row whose steps verify drafts: parts of `guesses`, spoilt by chance."""
+    engine, made = player.engine, list[SampledToken]()
+    step = 10_000_000
+    chunk = PrefillChunk(spec.row, 0, len(spec.tokens))
+    engine.issue(StepPlan(step, admit=(spec,), prefill=((chunk,),)))
+    made += engine.read().tokens
+    steps = 0
+    while len(made) < count:
+        length = chance.randrange(0, 12)
+        draft = [
+            TokenId(guess if chance.random() < 0.85 else chance.randrange(3, 200))
+            for guess in guesses[len(made) : len(made) + length]
+        ]
+        engine.issue(StepPlan(step, decode=(spec.row,), draft=tuple(draft)))
+        result = engine.read()
+        assert not result.failures
+        assert 1 <= len(result.tokens) <= len(draft) + 1
+        made += result.tokens
+        steps += 1
+    engine.issue(StepPlan(step, release=(spec.row,)))
+    engine.read()
+    return made[:count], steps
+
+
+def test_spoilt_drafts_change_nothing(drive: Any, new_row: Any) -> None:
+    player = drive("qwen3")
+    assert player.engine.facts.verifies
+    chance = random.Random(17)
+    prompt = [chance.randrange(3, 250) for _ in range(37)]
+    for way in WAYS.values():
+        plain = new_row(prompt, seed=11, **way)
+        wanted = player.alone(plain, 40)
+        texts = player.tokens[plain.row]
+        got, steps = verified(player, new_row(prompt, seed=11, **way), 40, wanted, chance)
+        assert [sampled.token for sampled in got] == wanted
+        assert steps < 32
+        for one, other in zip(texts, got, strict=False):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-4, nan_ok=True)
+            assert [token for token, _ in one.top] == [token for token, _ in other.top]
+    assert player.engine.memory().kv_bytes == 0
+
+
+def test_a_draft_after_neighbours_left_and_across_the_end_of_the_slab(drive: Any, new_row: Any):
+    player = drive("qwen3")
+    prompt = [3 + n * 5 % 200 for n in range(20)]
+    wanted = player.alone(new_row(prompt), 130)
+    rows = [new_row(range(20, 50)), new_row(prompt), new_row(range(9, 90))]
+    chunks = tuple((PrefillChunk(row.row, 0, len(row.tokens)),) for row in rows)
+    player.step(admit=tuple(rows), prefill=chunks)
+    names = tuple(row.row for row in rows)
+    for _ in range(4):
+        player.step(decode=names)
+    middle = names[1]
+    player.finish(names[0], names[2])
+    while len(player.ids(middle)) < 130:
+        at = len(player.ids(middle))
+        player.step(decode=(middle,), draft=tuple(map(TokenId, wanted[at : at + 9])))
+        player._read()
+    assert player.ids(middle)[:130] == wanted
+    player.step(admit=(late := new_row(prompt),), prefill=((PrefillChunk(late.row, 0, 20),),))
+    for _ in range(10):
+        player.step(decode=(middle, late.row))
+    player.finish(middle, late.row)
+    assert player.ids(late.row)[:11] == wanted[:11]
+    assert not player.failures
+
+
+def test_models_that_cannot_take_tokens_back_verify_no_drafts(drive: Any) -> None:
+    for name in ("gemma3_text", "qwen3_next"):
+        assert not drive(name).engine.facts.verifies
+
+
+@pytest.fixture(scope="module")
+def tiny(load: Any) -> Any:
+    return load(TINY)
+
+
+def asked(name: str, tokens: Sequence[int], sampling: Sampling, **parts: Any) -> PreparedRequest:
+    request = GenerationRequest(
+        request_id=RequestId(name),
+        model=ModelId("tiny"),
+        prompt=TextPrompt(text=""),
+        sampling=sampling,
+    )
+    whole: dict[str, Any] = {"max_tokens": 44, "stop_token_ids": frozenset[int](), **parts}
+    return PreparedRequest(
+        request=request,
+        tokens=tuple(map(TokenId, tokens)),
+        choices=(PreparedChoice(0, None),),
+        **whole,
+    )
+
+
+def played(
+    engine: Any, drafts: bool, *requests: PreparedRequest, late_at: int = 0
+) -> tuple[Loop, list[tuple[list[int], str, int]]]:
+    """Play requests through a scheduler; those after the first come after `late_at` steps. Return
+    what each made, its finish reason, and its counted tokens."""
+    loop = Loop(engine.facts, ScheduleSettings(drafts=drafts), StepCosts())
+    loop.engine = engine
+    loop.submit(requests[0])
+    for _ in range(late_at):
+        loop.turn()
+    for request in requests[1:]:
+        loop.submit(request)
+    loop.run()
+    results: list[tuple[list[int], str, int]] = []
+    for request in requests:
+        key = RowKey(request.request_id, 0)
+        end = loop.ends[key]
+        assert isinstance(end, RowFinished)
+        results.append((loop.made[key], end.finish, end.cost.completion_tokens))
+    return loop, results
+
+
+def test_a_scheduled_row_is_the_same_with_and_without_drafts(tiny: Any) -> None:
+    chance = random.Random(3)
+    phrase = [chance.randrange(300, 900) for _ in range(24)]
+    prompt = phrase * 3
+    cases = [
+        asked("greedy", prompt, Sampling(temperature=0.0)),
+        asked("short", prompt, Sampling(temperature=0.0), max_tokens=13),
+        asked(
+            "penalties",
+            prompt,
+            Sampling(temperature=0.3, frequency_penalty=0.1, repetition_penalty=1.05),
+        ),
+    ]
+    guessed = 0
+    for case in cases:
+        _, wanted = played(tiny, False, case)
+        text = wanted[0][0]
+        # The text that comes, a part of it spoilt, as a prediction: so that drafts are long.
+        spoilt = [token if at % 9 else token + 1 for at, token in enumerate(text)]
+        predicted = replace(case, prediction_tokens=tuple(map(TokenId, spoilt)))
+        loop, got = played(tiny, True, predicted)
+        assert got == wanted
+        guessed += sum(len(plan.draft) for plan in loop.plans)
+        stops = frozenset({text[len(text) // 2]})
+        (cut, finish, count), *_ = played(tiny, True, replace(predicted, stop_token_ids=stops))[1]
+        assert cut == text[: text.index(min(stops)) + 1] and count == len(cut)
+        assert finish == "stop"
+    assert guessed > 40
+
+
+def test_a_row_that_joins_during_drafts_leaves_both_texts_alone(tiny: Any) -> None:
+    chance = random.Random(5)
+    first = asked("first", [chance.randrange(300, 900) for _ in range(60)], Sampling())
+    second = asked("second", [chance.randrange(300, 900) for _ in range(40)], Sampling())
+    _, alone = played(tiny, False, first)
+    predicted = replace(first, prediction_tokens=tuple(map(TokenId, alone[0][0])))
+    _, plain = played(tiny, False, first, second, late_at=9)
+    loop, drafted = played(tiny, True, predicted, second, late_at=9)
+    assert drafted == plain
+    assert any(plan.draft for plan in loop.plans)
+    assert any(len(plan.decode) == 2 for plan in loop.plans)

@@ -1,0 +1,180 @@
+"""Rows with and without drafts get the same tokens, whatever happens around them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bus.wire.ids import RequestId, TokenId
+from runner.engine import RowId
+from runner.schedule.rows import RowFailed, RowFinished, RowKey
+from runner.schedule.table import ScheduleSettings
+from tests.harness.engine import FakeEngine, FakeRow, StepCosts, facts
+from tests.harness.scheduling import Loop, prepared
+
+ON = ScheduleSettings(drafts=True)
+PHRASE = [5, 9, 12, 7, 30, 31, 32, 8, 40, 41]
+
+
+@dataclass
+class Copier(FakeEngine):
+    """Repeats its prompt, with a wrong token now and then: a text that drafts help with."""
+
+    every: int = 7
+
+    def choose(self, row: FakeRow) -> TokenId:
+        made, prompt = len(row.tokens) - row.prompt_tokens, row.spec.tokens[: row.prompt_tokens]
+        if self.every and made % self.every == self.every - 1:
+            return TokenId(50 + (made * 7 + row.spec.seed) % 13)
+        return prompt[made % len(prompt)]
+
+
+def loop_of(how: ScheduleSettings, every: int = 7, **costs: float) -> Loop:
+    loop = Loop(facts(verifies=True), how, StepCosts(**costs))
+    loop.engine = Copier(loop.facts, loop.costs, every=every)
+    return loop
+
+
+def key(name: str) -> RowKey:
+    return RowKey(RequestId(name), 0)
+
+
+def test_a_copied_text_takes_fewer_steps_and_is_the_same() -> None:
+    made, steps, ends = [], [], []
+    for how in (ScheduleSettings(), ON):
+        loop = loop_of(how, every=20)
+        loop.submit(prepared("a", PHRASE * 3, max_tokens=120))
+        loop.run()
+        made.append(loop.made[key("a")])
+        steps.append(len(loop.plans))
+        ends.append(loop.ends[key("a")])
+    assert made[0] == made[1] and len(made[0]) == 120
+    assert steps[1] < 0.5 * steps[0]
+    plain, drafted = ends
+    assert isinstance(plain, RowFinished) and isinstance(drafted, RowFinished)
+    assert plain.cost.completion_tokens == drafted.cost.completion_tokens
+    counts = drafted.cost.drafts
+    assert 0 < counts.accepted <= counts.drafted and counts.drafts > 0
+    assert plain.cost.drafts.drafts == 0
+
+
+def test_free_text_is_never_drafted_and_stays_one_step_ahead() -> None:
+    loop = Loop(facts(verifies=True), ON)
+    loop.submit(prepared("a", [2 + n * 7 % 61 for n in range(30)], max_tokens=60))
+    loop.run()
+    assert sum(bool(plan.draft) for plan in loop.plans) <= 3
+
+
+def test_a_draft_that_costs_more_than_it_saves_is_given_up() -> None:
+    loop = loop_of(ON, column_s=0.02)
+    loop.submit(prepared("a", PHRASE * 3, max_tokens=300))
+    loop.run()
+    drafted = [len(plan.draft) for plan in loop.plans if plan.draft]
+    assert len(drafted) < 40
+    assert len(loop.made[key("a")]) == 300
+
+
+def test_other_models_get_no_drafts() -> None:
+    loop = Loop(facts(), ON)
+    loop.engine = Copier(loop.facts, loop.costs)
+    loop.submit(prepared("a", PHRASE * 3, max_tokens=60))
+    loop.run()
+    assert not any(plan.draft for plan in loop.plans)
+
+
+def test_a_prediction_is_drafted_from_the_first_token_on() -> None:
+    loop = loop_of(ON, every=0)
+    request = replace(
+        prepared("a", PHRASE, max_tokens=40),
+        prediction_tokens=tuple(TokenId(token) for token in PHRASE * 4),
+    )
+    loop.submit(request)
+    loop.run()
+    end = loop.ends[key("a")]
+    assert isinstance(end, RowFinished)
+    assert end.cost.drafts.predicted_accepted > 15
+    assert loop.made[key("a")] == PHRASE * 4
+
+
+@pytest.mark.parametrize("most", range(1, 20))
+def test_a_text_ends_at_its_limit_inside_a_draft(most: int) -> None:
+    loop = loop_of(ON, every=0)
+    loop.submit(prepared("a", PHRASE * 3, max_tokens=most))
+    loop.run()
+    assert loop.made[key("a")] == (PHRASE * 3)[:most]
+    end = loop.ends[key("a")]
+    assert isinstance(end, RowFinished) and end.finish == "length"
+
+
+def test_a_stop_token_inside_a_draft_ends_the_row_and_drops_the_rest() -> None:
+    loop = loop_of(ON, every=0)
+    text = [*PHRASE * 3, 60, *PHRASE * 3, 60, *PHRASE * 2]
+    loop.submit(prepared("a", text, max_tokens=200, stops=frozenset({60})))
+    loop.run()
+    assert loop.made[key("a")] == [*PHRASE * 3, 60]
+    end = loop.ends[key("a")]
+    assert isinstance(end, RowFinished) and end.finish == "stop"
+    assert not loop.engine.rows
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 25))
+@settings(max_examples=40, deadline=None)
+def test_the_same_tokens_among_arrivals_cancels_pauses_and_little_memory(
+    chance: random.Random, every: int
+) -> None:
+    seed = chance.random()
+    told: list[dict] = []
+    for drafts in (False, True):
+        how = ScheduleSettings(
+            drafts=drafts, max_rows=3, headroom_tokens=16, prefix_bytes=60, kv_bytes=500
+        )
+        loop = loop_of(how, every=every)
+        scene = random.Random(seed)
+        names = [f"r{n}" for n in range(7)]
+        cancelled = {name for name in names if scene.random() < 0.2}
+        lengths = {name: scene.randrange(1, 90) for name in names}
+        arrivals = {name: scene.random() * 1.5 for name in names}
+        pauses = {name: scene.random() < 0.3 for name in names}
+        waiting, turns = list(names), 0
+        while waiting or loop.scheduler.load().running or not loop.scheduler.is_empty:
+            turns += 1
+            assert turns < 5000
+            for name in [one for one in waiting if arrivals[one] <= loop.now]:
+                waiting.remove(name)
+                salt = int(name[1:])
+                text = [(token + salt) % 60 + 2 for token in PHRASE] * 3
+                loop.submit(prepared(name, text, max_tokens=lengths[name], stops=frozenset({55})))
+            for name in names:
+                if pauses[name] and turns % 17 == 3:
+                    loop.scheduler.pause(key(name), loop.now)
+                elif pauses[name] and turns % 17 == 9:
+                    loop.scheduler.resume(key(name))
+                if name in cancelled and len(loop.made.get(key(name), [])) > 8:
+                    loop.take(loop.scheduler.cancel(RequestId(name), loop.now))
+            if not loop.turn():
+                loop.now += 0.01
+        told.append({name: (loop.made.get(key(name)), loop.ends.get(key(name))) for name in names})
+        assert not loop.engine.rows
+    for name in names:
+        (plain, plain_end), (drafted, drafted_end) = told[0][name], told[1][name]
+        shorter = min(len(plain or ()), len(drafted or ()))
+        assert (plain or [])[:shorter] == (drafted or [])[:shorter]
+        if name not in cancelled:
+            assert plain == drafted
+            assert type(plain_end) is type(drafted_end)
+            if isinstance(plain_end, RowFinished) and isinstance(drafted_end, RowFinished):
+                assert plain_end.finish == drafted_end.finish
+
+
+def test_a_row_that_fails_in_a_draft_fails_once() -> None:
+    loop = loop_of(ON, every=0)
+    loop.submit(prepared("a", PHRASE * 3, max_tokens=100))
+    while not any(plan.draft for plan in loop.plans):
+        loop.turn()
+    loop.engine.failing.add(RowId(1))
+    loop.run()
+    assert isinstance(loop.ends[key("a")], RowFailed)
