@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from bus.wire.errors import FinishReason
 from bus.wire.ids import RequestId
-from bus.wire.messages.requests import GenerationRequest, Usage
+from bus.wire.messages.requests import DRAFT_COUNTS, GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     ChoiceEnd,
     Entry,
@@ -157,4 +157,5 @@ def total(usages: Sequence[Usage]) -> Usage:
         queue_s=max((usage.queue_s for usage in usages), default=0.0),
         prefill_s=max((usage.prefill_s for usage in usages), default=0.0),
         decode_s=max((usage.decode_s for usage in usages), default=0.0),
+        **{name: sum(getattr(usage, name) for usage in usages) for name in DRAFT_COUNTS},
     )

@@ -287,6 +287,7 @@ class ClientRequest:
     def _end(self, last: Finished | Failed) -> None:
         self.done = True
         self.usage = last.usage
+        self._counters.drafted(self.model, last.usage)
         if (unbrought := self.answered_tokens - self.tokens) > 0:
             self._counters.tokens(self.model, unbrought, None)
         self.prompt_tokens = self.prompt_tokens or last.usage.prompt_tokens

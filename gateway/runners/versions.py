@@ -31,6 +31,8 @@ DISPLACED_PROTOCOL = 8
 requests say how long they have waited."""
 TRACE_PROTOCOL = 9
 """First version in which a runner reports the times of a request's stages."""
+DRAFTS_PROTOCOL = 12
+"""First version with predicted texts, and with counts of drafts in `Usage`."""
 RECALL_PROTOCOL = 10
 """First version in which a runner may return a request that has begun, so that another runner
 can resume it."""
@@ -46,6 +48,9 @@ def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
     if protocol < HISTORY_PROTOCOL:
         # an empty history may be left out; the end then has no token ids
         request = request.model_copy(update={"history": None})
+    if protocol < DRAFTS_PROTOCOL and request.prediction is not None:
+        # a prediction changes the speed, never the text
+        request = request.model_copy(update={"prediction": None})
     if protocol < TRACE_PROTOCOL and request.trace:
         request = request.model_copy(update={"trace": None})
     return Submit(
@@ -55,7 +60,7 @@ def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
         submit.remaining_ms,
         submit.sharer if protocol >= SHARER_PROTOCOL else (),
         submit.waited_ms if protocol >= DISPLACED_PROTOCOL else 0,
-        submit.so_far,
+        submit.so_far and submit.so_far.without_drafts,
     )
 
 

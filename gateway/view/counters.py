@@ -18,23 +18,33 @@ from typing import NamedTuple
 
 from typing_extensions import TypedDict
 
+from bus.wire.messages.requests import Usage
+
 ITL_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
     float("inf"),
 )  # fmt: skip
 """Upper bounds of the buckets of inter-token latency. A bucket includes its bound."""
+DRAFTS = (
+    ("num_drafts", "Drafts verified by speculative decoding."),
+    ("num_draft_tokens", "Tokens of verified drafts."),
+    ("num_accepted_tokens", "Tokens of verified drafts that the model accepted."),
+)
+"""Counters of speculative decoding, after vLLM's stem `spec_decode`, each with its help text."""
 MINUTE_S = 60.0
 
 
 @dataclass(slots=True)
 class ModelCounters:
-    """One model's tokens and loads since the last `Counters.drain`. `itl_counts[i]` belongs to
-    `ITL_BOUNDS_S[i]`; `loads_s` has the seconds of each load."""
+    """One model's tokens, drafts and loads since the last `Counters.drain`. `itl_counts[i]` belongs
+    to `ITL_BOUNDS_S[i]`, `drafts[i]` to `DRAFTS[i]`; `loads_s` has the seconds of each
+    load."""
 
     tokens: int = 0
     itl_sum_s: float = 0.0
     itl_counts: list[int] = field(default_factory=lambda: [0] * len(ITL_BOUNDS_S))
     loads_s: list[float] = field(default_factory=list[float])
+    drafts: list[int] = field(default_factory=lambda: [0] * len(DRAFTS))
 
 
 def _none_yet() -> defaultdict[str, ModelCounters]:
@@ -58,6 +68,13 @@ class Counters:
         if gap_s is not None and count:
             mine.itl_sum_s += gap_s
             mine.itl_counts[bisect_left(ITL_BOUNDS_S, gap_s / count)] += count
+
+    def drafted(self, model: str, usage: Usage) -> None:
+        """Count the drafts of a request that ended."""
+        if usage.drafts:
+            counts = usage.drafts, usage.drafted_tokens, usage.accepted_tokens
+            mine = self.models[model]
+            mine.drafts = [old + new for old, new in zip(mine.drafts, counts, strict=True)]
 
     def loaded(self, model: str, seconds: float) -> None:
         """Count a load of an instance that took `seconds`."""

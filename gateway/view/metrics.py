@@ -32,7 +32,7 @@ from bus.links.traffic import Crossed
 from bus.process.stalls import BOUNDS_S, StallCounts
 from bus.wire.accelerators import HardwareReading
 from bus.wire.messages.readings import DemandReading, LinkReading, RunnerReading
-from gateway.view.counters import ITL_BOUNDS_S, Counters, HistogramTotals, NodeTotals
+from gateway.view.counters import DRAFTS, ITL_BOUNDS_S, Counters, HistogramTotals, NodeTotals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FLUSH_S = 1.0
@@ -88,6 +88,7 @@ class Metrics:
             buckets=ITL_BOUNDS_S,
             registry=own,
         )
+        self._drafts = [counter(f"shoal_spec_decode_{n}", text, by_model) for n, text in DRAFTS]
         self._faults = counter("shoal_http_errors", "HTTP answers of 400 and above.", ("status",))
         self._exported = counter(
             "shoal_otlp_spans",
@@ -144,6 +145,8 @@ class Metrics:
         for model, counters in self._counters.drain().items():
             self._generated.labels(model).inc(counters.tokens)
             self._itl.labels(model).add(counters.itl_counts, counters.itl_sum_s)
+            for family, count in zip(self._drafts, counters.drafts, strict=True):
+                family.labels(model).inc(count)
             for seconds in counters.loads_s:
                 self._loads.labels(model).observe(seconds)
 

@@ -184,6 +184,12 @@ class OpenText:
             queue_s=before.queue_s + min((cost.queue_s for cost in costs), default=0.0),
             prefill_s=before.prefill_s + max((cost.prefill_s for cost in costs), default=0.0),
             decode_s=before.decode_s + max((cost.decode_s for cost in costs), default=0.0),
+            drafts=before.drafts + sum(cost.drafts.drafts for cost in costs),
+            drafted_tokens=before.drafted_tokens + sum(cost.drafts.drafted for cost in costs),
+            accepted_tokens=before.accepted_tokens + sum(cost.drafts.accepted for cost in costs),
+            predicted_tokens=before.predicted_tokens + sum(cost.drafts.predicted for cost in costs),
+            accepted_predicted_tokens=before.accepted_predicted_tokens
+            + sum(cost.drafts.predicted_accepted for cost in costs),
         )
 
     # --- inside --------------------------------------------------------------------------

@@ -211,7 +211,7 @@ class TextResponder:
                 case schedule.RowToken():
                     if not text.choices[choice].made:
                         note("decode_stream", request.request_id)
-                    totals.generated_tokens += 1
+                    totals.generated_tokens += request.choices[choice].finish is None
                     if text.token(choice, event.sampled, now):
                         self._complete(text, event.key, now)
                 case schedule.RowScored():

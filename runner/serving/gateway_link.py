@@ -24,12 +24,15 @@ from bus.wire.messages.tokens import (
     ChoiceEnd,
     Credit,
     Entry,
+    Failed,
+    Finished,
     Goodbye,
     Hello,
     Ping,
     Recall,
     StepEntries,
     Submit,
+    Suspended,
     ToGateway,
     Traced,
     Welcome,
@@ -66,6 +69,8 @@ PRESSURE_PROTOCOL = 10
 """First version of the data plane in which a choice may end for lack of memory."""
 
 
+DRAFTS_PROTOCOL = 12
+"""First version of the data plane with counts of drafts in `Usage`."""
 RANKS_PROTOCOL = 11
 """First version of the data plane in which every rank of a group sends its part of the trace of a
 request."""
@@ -74,6 +79,10 @@ request."""
 def convert(message: ToGateway, protocol: int) -> ToGateway | None:
     """Return the message without fields that this version of the data plane lacks; None if the
     version lacks the message."""
+    if protocol < DRAFTS_PROTOCOL and type(message) is StepEntries and _has_drafts(message):
+        message = StepEntries(message.step, tuple(map(_without_drafts, message.entries)))
+    if protocol < DRAFTS_PROTOCOL and type(message) is Suspended:
+        message = Suspended(message.request_id, message.so_far.without_drafts)
     if protocol < RANKS_PROTOCOL and type(message) is RankTraced:
         return None
     if protocol < RANKS_PROTOCOL and type(message) is Traced:
@@ -83,6 +92,21 @@ def convert(message: ToGateway, protocol: int) -> ToGateway | None:
     if type(message) is StepEntries and protocol < PRESSURE_PROTOCOL:
         return StepEntries(message.step, tuple(map(_cut_by_length, message.entries)))
     return message
+
+
+def _has_drafts(message: StepEntries) -> bool:
+    ends = (entry for entry in message.entries if isinstance(entry, Finished | Failed))
+    return any(entry.usage.drafts for entry in ends)
+
+
+def _without_drafts(entry: Entry) -> Entry:
+    """Return a terminal without counts of drafts; return other entries unchanged."""
+    if type(entry) is Finished and entry.usage.drafts:
+        return Finished(entry.request_id, entry.seq, entry.usage.without_drafts, entry.prompt)
+    if type(entry) is Failed and entry.usage.drafts:
+        first = entry.request_id, entry.seq, entry.reason, entry.message
+        return Failed(*first, entry.usage.without_drafts, entry.details)
+    return entry
 
 
 def _cut_by_length(entry: Entry) -> Entry:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal, Protocol
 
 from bus.wire.errors import FinishReason, Refusal, ShoalError
@@ -236,3 +237,29 @@ def choice_seed(seed: int | None, choice: int) -> int | None:
     if seed is None:
         return None
     return (seed + choice * 0x9E3779B97F4A7C15) % 2**64
+
+
+LETTERS_PER_TOKEN = 16
+"""A predicted text is cut after this many characters per token of the longest answer."""
+
+
+class Encoder(Protocol):
+    """The part of a tokenizer that a predicted text needs. `vocabulary`: the model's token ids are
+    below it."""
+
+    vocabulary: int
+
+    def encode(self, text: str) -> list[int]:
+        """Return the token ids of a text."""
+        ...
+
+
+def predicted_tokens(
+    tokenizer: Encoder, request: GenerationRequest, most: int
+) -> tuple[TokenId, ...]:
+    """Return the tokens of the text that the client expects as the answer, up to `most`; none if
+    it expects none. They end before a token that the model does not have."""
+    if not request.prediction:
+        return ()
+    tokens = tokenizer.encode(request.prediction[: LETTERS_PER_TOKEN * most])[:most]
+    return tuple(map(TokenId, takewhile(lambda token: token < tokenizer.vocabulary, tokens)))

@@ -48,6 +48,7 @@ from runner.text.prepared import (
     ReadPrompt,
     SpanState,
     choice_seed,
+    predicted_tokens,
 )
 from runner.text.shapes import tool_objects
 from runner.text.stops import automaton
@@ -271,6 +272,7 @@ class Text:
             opening=prompt.opening,
             reads_thinking=reads_thinking,
             reads_tools=bool(prompt.tools),
+            prediction_tokens=predicted_tokens(self._tokenizer, request, min(wanted, room)),
             unheeded=(*unheld(prompt.tools, grammar), *prompt.unshown)
             if prompt.tools
             else prompt.unshown,

@@ -192,9 +192,10 @@ class GenerationRequest(Message):
     `priority`: the request with the lower number goes first (urgent 1, high 5, normal 10, low 20,
     batch 50). `key_id`: the API key of the request, if there are several; only requests of one key
     share prefixes. `adapter`: the LoRA adapter beside the model to compute with; None: the model
-    alone. `question`: nothing is generated; the request ends when its prompt is read, and its end
-    has the answer to the question. `trace`: before the end, the runner reports what it did at which
-    time.
+    alone. `prediction`: the text that the client expects as the answer; a source of drafts, which
+    change no text. `question`: nothing is generated; the request ends when its prompt is read, and
+    its end has the answer to the question. `trace`: before the end, the runner reports what it did
+    at which time.
     """
 
     request_id: RequestId
@@ -223,13 +224,25 @@ class GenerationRequest(Message):
     template: str | None = None
     adapter: str | None = None
     trace: Literal[True] | None = None
+    prediction: str | None = None
+
+
+DRAFT_COUNTS = (
+    "drafts",
+    "drafted_tokens",
+    "accepted_tokens",
+    "predicted_tokens",
+    "accepted_predicted_tokens",
+)
+"""The fields of `Usage` about drafts, which are summed over choices and requests."""
 
 
 class Usage(Message):
     """The usage of a request. Seconds are wall-clock time, measured by the runner.
 
     `cached_tokens` of the `prompt_tokens` came from the prefix cache; `reasoning_tokens` are part
-    of `completion_tokens`.
+    of `completion_tokens`. `drafts` were verified, with `drafted_tokens` in all, of which the model
+    accepted some; the last two count those that were copied from the request's `prediction`.
     """
 
     prompt_tokens: int = 0
@@ -239,3 +252,13 @@ class Usage(Message):
     queue_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    drafts: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    predicted_tokens: int = 0
+    accepted_predicted_tokens: int = 0
+
+    @property
+    def without_drafts(self) -> Usage:
+        """Return the usage as versions of the data plane before 12 know it."""
+        return self.model_copy(update=dict.fromkeys(DRAFT_COUNTS, 0)) if self.drafts else self

@@ -19,7 +19,7 @@ from bus.wire.messages.traces import RankTraced
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 11
+DATA_PROTOCOL_MAX = 12
 """Versions of the data plane that this build speaks; every `Hello` has them. 2: `Submit` has the
 `sharer`. 3: `prompt_logprobs`, answered by `PromptTokens`; a `question` about the prompt, answered
 by `Finished`. 4: regular expressions, grammars and choices as output; `min_tokens`; `InputsPrompt`,
@@ -29,7 +29,8 @@ answered by `Vectors`. 5: `effort`, `thinking_budget`, `variables` for the model
 (`Displaced`); `Submit` has its waiting time. 9: `trace`, answered by `Traced`. 10: a gateway may
 `Recall` a request. A running one is preempted as `Suspended`, with its answer so far, which
 `Submit` takes to another runner. A choice may end for `memory_pressure` with its text cut off. 11:
-each rank of a group reports on a traced request (`RankTraced`)."""
+each rank of a group reports on a traced request (`RankTraced`). 12: `prediction`; `Usage` counts
+drafts."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; renewed when half is used."""
 
@@ -59,6 +60,12 @@ class AnswerSoFar(ArrayFrame, frozen=True):
     max_tokens: int
     choices: tuple[ChoiceSoFar, ...]
     usage: Usage
+
+    @property
+    def without_drafts(self) -> AnswerSoFar:
+        """Return the state as versions before 12 know it."""
+        usage = self.usage.without_drafts
+        return AnswerSoFar(self.prompt, self.max_tokens, self.choices, usage)
 
 
 class Hello(ArrayFrame, tag="hello", frozen=True):

@@ -21,9 +21,12 @@ class CachedTokens(TypedDict):
 
 
 class ReasoningTokens(TypedDict):
-    """How many of an answer's tokens were thinking."""
+    """How many of an answer's tokens were thinking. The others are there if a part of the request's
+    prediction was tried: its tokens that the model said, too, and those that it did not."""
 
     reasoning_tokens: int
+    accepted_prediction_tokens: NotRequired[int]
+    rejected_prediction_tokens: NotRequired[int]
 
 
 class TokenUsage(TypedDict):
@@ -37,7 +40,8 @@ class TokenUsage(TypedDict):
 
 
 class AnswerTiming(TypedDict):
-    """Seconds and speed of an answer; not in OpenAI's API."""
+    """Seconds and speed of an answer; not in OpenAI's API. The counts of draft tokens are there if
+    drafts were verified (speculative decoding)."""
 
     seconds: float
     queue_seconds: float
@@ -45,6 +49,8 @@ class AnswerTiming(TypedDict):
     decode_seconds: float
     tokens_per_sec: float
     decode_tokens_per_sec: float
+    drafted_tokens: NotRequired[int]
+    accepted_draft_tokens: NotRequired[int]
 
 
 class LikelyToken(TypedDict):

@@ -23,19 +23,19 @@ from gateway.dialects.body import (
     only,
 )
 from gateway.dialects.openai.custom_tools import NAME, CustomChoiceBody, CustomToolBody
-from gateway.dialects.openai.messages import MessageBody, PromptBody
+from gateway.dialects.openai.messages import Content, MessageBody, PromptBody, TextPartBody
 from gateway.dialects.shared_fields import LEAST_REPETITION, tool_tag
 
 HARMLESS = {
     "prompt_cache_retention": "the prefix cache is limited by memory, not by time",
     "prompt_cache_options": "as prompt_cache_retention",
-    "prediction": "a speed hint that never changes the text",
     "litellm_metadata": "labels of a proxy",
     "guided_decoding_backend": "one library enforces every kind of structured output",
 }
 """Fields without effect on the answer, each with the reason."""
 HARMLESS_COMPLETIONS = {
     **HARMLESS,
+    "prediction": "a speed hint for chat completions; it never changes the text",
     "metadata": "labels of stored answers; completions are not stored",
 }
 
@@ -325,6 +325,13 @@ class ChatThinkingBody(Closed):
     budget_tokens: Budget | None = honoured("as thinking_budget")
 
 
+class PredictionBody(Closed):
+    """The text that the client expects as the answer, such as a file before an edit."""
+
+    type: Literal["content"]
+    content: Content[TextPartBody]
+
+
 class ChatCompletionsBody(SharedBody):
     """The body of `POST /v1/chat/completions`."""
 
@@ -357,6 +364,7 @@ class ChatCompletionsBody(SharedBody):
     chat_template_kwargs: TemplateArgumentsBody | None = None
     continue_final_message: bool | None = honoured("continue the last assistant turn")
     modalities: list[str] | None = only(["text"], why="answers are text")
+    prediction: PredictionBody | None = honoured("makes a matching answer faster; never changes it")
     verbosity: VerbosityBody | None = honoured(
         "low and high add a sentence about length to the system prompt"
     )

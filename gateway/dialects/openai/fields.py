@@ -146,3 +146,12 @@ def tool_named(
     if isinstance(choice, CustomChoiceBody):
         return "custom", choice.custom.name
     return "function", choice.function.name
+
+
+def predicted_of(prediction: bodies.PredictionBody | None) -> str | None:
+    """Return the text that the client expects as the answer; None without one."""
+    if prediction is None:
+        return None
+    content = prediction.content
+    text = content if isinstance(content, str) else "".join(part.text for part in content)
+    return text or None

@@ -25,7 +25,12 @@ from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, in_words, overflow_of
 from gateway.dialects.openai import answers
-from gateway.dialects.openai.answers import AnswerTiming, GenerationStats, TokenUsage
+from gateway.dialects.openai.answers import (
+    AnswerTiming,
+    GenerationStats,
+    ReasoningTokens,
+    TokenUsage,
+)
 
 FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
     "stop": {"finish_reason": "stop"},
@@ -95,8 +100,17 @@ def usage_object(usage: Usage) -> TokenUsage:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "completion_tokens_details": _completion_details(usage),
     }
+
+
+def _completion_details(usage: Usage) -> ReasoningTokens:
+    details: ReasoningTokens = {"reasoning_tokens": usage.reasoning_tokens}
+    if usage.predicted_tokens:
+        accepted = usage.accepted_predicted_tokens
+        details["accepted_prediction_tokens"] = accepted
+        details["rejected_prediction_tokens"] = usage.predicted_tokens - accepted
+    return details
 
 
 def timing_object(usage: Usage) -> AnswerTiming:
@@ -104,7 +118,7 @@ def timing_object(usage: Usage) -> AnswerTiming:
     parts of that time. Also the tokens per second, over that time and over decoding alone."""
     seconds = usage.queue_s + usage.prefill_s + usage.decode_s
     after_first = max(usage.completion_tokens - 1, 0)
-    return {
+    timing: AnswerTiming = {
         "seconds": round(seconds, 6),
         "queue_seconds": round(usage.queue_s, 6),
         "prefill_seconds": round(usage.prefill_s, 6),
@@ -112,6 +126,10 @@ def timing_object(usage: Usage) -> AnswerTiming:
         "tokens_per_sec": _per_second(usage.completion_tokens, seconds),
         "decode_tokens_per_sec": _per_second(after_first, usage.decode_s),
     }
+    if usage.drafts:
+        timing["drafted_tokens"] = usage.drafted_tokens
+        timing["accepted_draft_tokens"] = usage.accepted_tokens
+    return timing
 
 
 def generation_stats(

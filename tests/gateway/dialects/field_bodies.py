@@ -40,6 +40,7 @@ TURNS: list[dict[str, Any]] = [
 ]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 CHAT: dict[str, Any] = {"model": "m", "messages": TURNS, "tools": [*TOOLS, CUSTOM, PLAIN_CUSTOM],
+                        "prediction": {"type": "content", "content": "p"},
                         "stream": True}  # fmt: skip
 RESPONSE: dict[str, Any] = {
     "model": "m",

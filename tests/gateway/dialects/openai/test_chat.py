@@ -48,6 +48,13 @@ HONOURED: list[tuple[str, dict[str, Any], str, Any]] = [
     ("stop text", {"stop": "END"}, "stop", ("END",)),
     ("stop list", {"stop": ["a", "b", "a"]}, "stop", ("a", "b")),
     ("stop null", {"stop": None}, "stop", ()),
+    ("prediction", {"prediction": {"type": "content", "content": "so"}}, "prediction", "so"),
+    (
+        "prediction in parts",
+        {"prediction": {"type": "content", "content": [{"type": "text", "text": "a"}] * 2}},
+        "prediction",
+        "aa",
+    ),
     ("seed", {"seed": 2**63}, "sampling.seed", 2**63),
     ("temperature", {"temperature": 0}, "sampling.temperature", 0.0),
     ("temperature default", {"temperature": None}, "sampling.temperature", 1.0),

@@ -1,0 +1,350 @@
+# pyright: reportPrivateUsage=false
+# (replaces the token source inside an engine)
+"""Rows with and without drafts, in one run, interleaved. Run by hand:
+
+    LD_PRELOAD=.../libopenblas.so.0 OPENBLAS_NUM_THREADS=1 \\
+        python -m tests.bench.speculation [--rounds 3] [--tokens 256] [--skip widths,reading]
+
+The speed of a text is shown on a *replay target*: a random model of 32 M parameters computes every
+step in full, and its tokens are then replaced by those of a recorded text. So a text of any kind
+runs at the speed of a real model. The texts are source of an installed package with a seeded edit
+(every seventh line renamed or dropped), JSON of this repository's recorded answers, and its docs.
+Free text is also sampled from the bundled model itself.
+
+It first prints what the design needs: the cost of verifying W columns in one forward, and what it
+costs to read each step before the next is planned, at 1, 4 and 16 rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import itertools
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import mlx.core as mx
+from tokenizers import Tokenizer
+
+from bus.wire.ids import ModelId, RequestId, TokenId
+from bus.wire.messages.requests import GenerationRequest, Sampling, TokensPrompt
+from runner.drafting import LONGEST_DRAFT
+from runner.engine import PrefillChunk, RowId, RowSpec, StepPlan
+from runner.mlx.engine import MlxEngine, load_engine
+from runner.mlx.sampling import Drawn
+from runner.schedule import RowFinished, RowToken, Scheduler, ScheduleSettings
+from runner.schedule.rows import NO_DRAFTS, DraftCounts
+from runner.text import PreparedChoice, PreparedRequest
+from tests.bench.models import ROOT, TINY, endless_tiny, random_qwen3
+
+PROMPT_TOKENS = 320
+SEED = 20261130
+_names = itertools.count(1)
+
+
+class Replay:
+    """A token source whose rows say a recorded text, after it drew as usual. `text`: what the row
+    says at each position after its prompt."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.text: list[int] = []
+        self.prompt = 0
+
+    def draw(self, rows: Any, out: mx.array, pending: Any) -> Drawn:
+        return self._said(rows, self._source.draw(rows, out, pending))
+
+    def draw_again(self, rows: Any, out: mx.array, pending: Any) -> Drawn:
+        return self._said(rows, self._source.draw_again(rows, out, pending))
+
+    def draw_drafted(self, row: Any, drafted: Any, logits: mx.array, pending: Any) -> Drawn:
+        drawn = self._source.draw_drafted(row, drafted, logits, pending)
+        first = row.draw.position
+        return self._put(drawn, [first + at for at in range(1 + len(drafted))])
+
+    def write_back(self) -> None:
+        self._source.write_back()
+
+    def _said(self, rows: Any, drawn: Drawn) -> Drawn:
+        return self._put(drawn, [row.draw.position - 1 for row in rows])
+
+    def _put(self, drawn: Drawn, positions: Sequence[int]) -> Drawn:
+        said = [self.text[(at - self.prompt) % len(self.text)] for at in positions]
+        return replace(drawn, tokens=drawn.tokens * 0 + mx.array(said, mx.int32))
+
+
+def replayed(engine: MlxEngine) -> Replay:
+    """Make the engine replay; only for batches without holes."""
+    forward = engine._forward
+    batch = forward._microbatches[0]
+    replay = Replay(batch._source)
+    batch._source = replay  # pyright: ignore[reportAttributeAccessIssue]
+    forward.prompts._source = replay  # pyright: ignore[reportAttributeAccessIssue]
+    return replay
+
+
+Outcome = tuple[float, float, list[int], DraftCounts]
+"""Tokens after the first per second, and per second of processor time; the tokens; the drafts."""
+
+
+def served(
+    engine: MlxEngine, scheduler: Scheduler, prompt: Sequence[int], count: int, **parts: Any
+) -> Outcome:
+    """Run one request as a lead runner does."""
+    request = GenerationRequest(
+        request_id=RequestId(f"r{next(_names)}"),
+        model=ModelId("bench"),
+        prompt=TokensPrompt(token_ids=tuple(prompt)),
+        sampling=parts.pop("sampling", Sampling(temperature=0.0)),
+    )
+    prepared = PreparedRequest(
+        request,
+        tuple(map(TokenId, prompt)),
+        count,
+        frozenset(),
+        (PreparedChoice(0, 7),),
+        is_kept=False,
+        **parts,
+    )
+    scheduler.submit(prepared, seeds=[7], now=time.monotonic())
+    made: list[int] = []
+    counts, first_at, last_at = NO_DRAFTS, 0.0, 0.0
+    used_s = time.process_time()
+    while True:
+        plan, _ = scheduler.plan(time.monotonic())
+        unread = scheduler.unread
+        if plan is not None:
+            engine.issue(plan)
+        if unread == 2 or (unread and plan is None):
+            result = engine.read()
+            now = time.monotonic()
+            for event in scheduler.commit(result, now):
+                if isinstance(event, RowToken):
+                    if not made:
+                        first_at, used_s = now, time.process_time()
+                    last_at = now
+                    made.append(event.sampled.token)
+                elif isinstance(event, RowFinished):
+                    counts = event.cost.drafts
+        elif plan is None:
+            after, used_s = len(made) - 1, time.process_time() - used_s
+            return after / (last_at - first_at), after / used_s, made, counts
+
+
+def contest(name: str, rounds: int, run: Callable[[bool], Outcome]) -> None:
+    """Print one line: with and without drafts, in turn."""
+    speeds: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    texts: dict[bool, list[int]] = {}
+    counts = NO_DRAFTS
+    for drafts in (False, True):
+        run(drafts)
+    for number in range(rounds):
+        for drafts in (False, True) if number % 2 else (True, False):
+            *speed, texts[drafts], seen = run(drafts)
+            speeds[drafts].append((speed[0], speed[1]))
+            counts = seen if drafts else counts
+    pairs = list(zip(speeds[True], speeds[False], strict=True))
+    wall = [one[0] / other[0] for one, other in pairs]
+    used = [one[1] / other[1] for one, other in pairs]
+    share = counts.accepted / counts.drafted if counts.drafted else 0.0
+    sys.stdout.write(
+        f"{name:26} {statistics.median(one[0] for one in speeds[False]):7.1f} -> "
+        f"{statistics.median(one[0] for one in speeds[True]):7.1f} tok/s, ratio "
+        f"{statistics.median(wall):.2f} ({min(wall):.2f} to {max(wall):.2f}), by processor time "
+        f"{statistics.median(used):.2f} ({min(used):.2f} to {max(used):.2f}); {counts.drafts} "
+        f"drafts, {counts.drafted} tokens, accepted {share:.0%}; same text "
+        f"{texts[True] == texts[False]}\n"
+    )
+    sys.stdout.flush()
+
+
+def schedulers(engine: MlxEngine) -> dict[bool, Scheduler]:
+    return {on: Scheduler(engine.facts, ScheduleSettings(drafts=on)) for on in (False, True)}
+
+
+def edited(text: str, chance: random.Random) -> str:
+    """The text with every seventh line changed: dropped, or with a word renamed."""
+    lines: list[str] = []
+    for number, line in enumerate(text.splitlines(keepends=True)):
+        if number % 7 == 3:
+            if chance.random() < 0.3:
+                continue
+            words = line.split(" ")
+            at = chance.randrange(len(words))
+            words[at] = words[at] + "_renamed"
+            line = " ".join(words)
+        lines.append(line)
+    return "".join(lines)
+
+
+def replay_texts(encode: Callable[[str], list[int]], tokens: int) -> dict[str, Any]:
+    """Prompt and answer of each kind, as token ids."""
+    chance = random.Random(SEED)
+    source = inspect.getsource(sys.modules["httpx._client"])
+    at = chance.randrange(len(source) // 2)
+    code = source[source.index("\n", at) + 1 :][:6000]
+    docs = (ROOT / "docs" / "design.md").read_text()
+    prose = docs[docs.index("\n", len(docs) // 3) :]
+    pages = (ROOT / "tests" / "recorded" / "data" / "pages.json").read_text()[20_000:60_000]
+    copied = encode(code)[: PROMPT_TOKENS + 200]
+    return {
+        "copy": (copied, copied[:tokens]),
+        "edit": (copied, encode(edited(code, chance))[:tokens]),
+        "JSON": (encode(pages)[:PROMPT_TOKENS], encode(pages)[PROMPT_TOKENS:][:tokens]),
+        "prose": (encode(prose)[:PROMPT_TOKENS], encode(prose)[PROMPT_TOKENS:][:tokens]),
+        "random": (
+            [chance.randrange(300, 2000) for _ in range(PROMPT_TOKENS)],
+            [chance.randrange(300, 2000) for _ in range(tokens)],
+        ),
+    }
+
+
+def print_widths(engine: MlxEngine, name: str, rounds: int) -> None:
+    """The cost of verifying W columns against plain steps, which are one ahead."""
+    step = itertools.count(1)
+    seconds: dict[int, list[float]] = {}
+    for _ in range(rounds):
+        row = RowId(next(_names))
+        prompt = tuple(TokenId(3 + at % 200) for at in range(PROMPT_TOKENS))
+        spec = RowSpec(row, prompt, Sampling(temperature=0.0), 1)
+        chunk = PrefillChunk(row, 0, len(prompt))
+        engine.issue(StepPlan(next(step), admit=(spec,), prefill=((chunk,),)))
+        engine.read()
+        for _ in range(20):
+            engine.issue(StepPlan(next(step), decode=(row,)))
+            engine.read()
+        engine.issue(StepPlan(next(step), decode=(row,)))
+        began = time.perf_counter()
+        for _ in range(30):
+            engine.issue(StepPlan(next(step), decode=(row,)))
+            engine.read()
+        seconds.setdefault(1, []).append((time.perf_counter() - began) / 30)
+        engine.read()
+        for width in (2, 3, 5, 9, 17, 1 + LONGEST_DRAFT):
+            draft = tuple(TokenId(5 + at) for at in range(width - 1))
+            began = time.perf_counter()
+            for _ in range(6):
+                engine.issue(StepPlan(next(step), decode=(row,), draft=draft))
+                engine.read()
+            seconds.setdefault(width, []).append((time.perf_counter() - began) / 6)
+        engine.issue(StepPlan(next(step), release=(row,)))
+        engine.read()
+    plain = statistics.median(seconds[1])
+    costs = ", ".join(
+        f"{width}: {statistics.median(times) / plain:.2f}" for width, times in seconds.items()
+    )
+    sys.stdout.write(f"{name} cost by width, of {plain * 1e3:.2f} ms: {costs}\n")
+
+
+def print_reading(engine: MlxEngine, name: str, rounds: int) -> None:
+    """What a step costs that is read before the next one is planned."""
+    step = itertools.count(1)
+    for rows in (1, 4, 16):
+        names = tuple(RowId(next(_names)) for _ in range(rows))
+        prompt = tuple(TokenId(3 + at % 200) for at in range(64))
+        specs = tuple(RowSpec(row, prompt, Sampling(temperature=0.0), 1) for row in names)
+        chunks = tuple((PrefillChunk(row, 0, len(prompt)),) for row in names)
+        engine.issue(StepPlan(next(step), admit=specs, prefill=chunks))
+        engine.read()
+        times: dict[bool, list[float]] = {False: [], True: []}
+        for _ in range(2 * rounds):
+            for ahead in (True, False):
+                if ahead:
+                    engine.issue(StepPlan(next(step), decode=names))
+                began = time.perf_counter()
+                for _ in range(12):
+                    engine.issue(StepPlan(next(step), decode=names))
+                    engine.read()
+                times[ahead].append((time.perf_counter() - began) / 12)
+                if ahead:
+                    engine.read()
+        engine.issue(StepPlan(next(step), release=names))
+        engine.read()
+        ahead_s, read_s = statistics.median(times[True]), statistics.median(times[False])
+        sys.stdout.write(
+            f"{name} {rows:2} rows: {ahead_s * 1e3:.2f} ms ahead, {read_s * 1e3:.2f} ms if each "
+            f"step is read first: {read_s / ahead_s:.2f} x\n"
+        )
+        sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--skip", default="")
+    chosen = parser.parse_args()
+    skip = set(chosen.skip.split(","))
+    assert httpx.__version__
+    encode_file = Tokenizer.from_file(str(TINY / "tokenizer.json"))
+
+    def encode(text: str) -> list[int]:
+        return encode_file.encode(text, add_special_tokens=False).ids
+
+    with tempfile.TemporaryDirectory() as folder:
+        for name, make in (("32 M", random_qwen3), ("bundled", endless_tiny)):
+            path = Path(folder) / make.__name__
+            path.mkdir()
+            engine = load_engine(make(path), memory_limit_bytes=8 << 30)
+            if "widths" not in skip:
+                print_widths(engine, name, chosen.rounds)
+            if "reading" not in skip:
+                print_reading(engine, name, chosen.rounds)
+            if name == "bundled":
+                free(engine, encode, chosen.rounds, chosen.tokens)
+            elif "replay" not in skip:
+                replays(engine, encode, chosen.rounds, chosen.tokens)
+            engine.close()
+
+
+def replays(
+    engine: MlxEngine, encode: Callable[[str], list[int]], rounds: int, tokens: int
+) -> None:
+    replay = replayed(engine)
+    for kind, (prompt, answer) in replay_texts(encode, tokens).items():
+        replay.text, replay.prompt = answer, len(prompt)
+        planned = schedulers(engine)
+        contest(
+            f"32 M, {kind}",
+            rounds,
+            lambda on, planned=planned, prompt=prompt, answer=answer: served(
+                engine, planned[on], prompt, len(answer)
+            ),
+        )
+        if kind == "edit":
+            planned = schedulers(engine)
+            guess = tuple(map(TokenId, prompt[: len(answer)]))
+            short = [prompt[0], *range(300, 340)]
+            replay.prompt = len(short)
+            contest(
+                "32 M, edit by prediction",
+                rounds,
+                lambda on, planned=planned, short=short, answer=answer, guess=guess: served(
+                    engine, planned[on], short, len(answer), prediction_tokens=guess
+                ),
+            )
+
+
+def free(engine: MlxEngine, encode: Callable[[str], list[int]], rounds: int, tokens: int) -> None:
+    prompt = encode("Tell me a story about a river and a town. ") * 3
+    for name, temperature in (("bundled, greedy", 0.0), ("bundled, sampled", 1.0)):
+        planned, sampling = schedulers(engine), Sampling(temperature=temperature)
+        contest(
+            name,
+            rounds,
+            lambda on, planned=planned, sampling=sampling: served(
+                engine, planned[on], prompt, tokens, sampling=sampling
+            ),
+        )
+
+
+if __name__ == "__main__":
+    main()
