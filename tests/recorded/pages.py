@@ -36,6 +36,7 @@ from bus.wire.messages.readings import (
     RunnerReading,
     WeightsReading,
 )
+from bus.wire.messages.requests import Usage
 from bus.wire.messages.wire import Message
 from gateway.access import hashed
 from gateway.http.middleware import AccessControl, ErrorHandlers
@@ -135,6 +136,8 @@ def tell(service: HttpService) -> None:
         service.parts.metrics.ended("model-0", outcome, 17, first_s, 2.5)
         service.parts.metrics.queued("model-0", 0.25)
     service.parts.counters.loaded("model-0", 3.0)
+    drafted = Usage(drafts=3, drafted_tokens=20, accepted_tokens=15)
+    service.parts.counters.drafted("model-0", drafted)
     service.parts.metrics.fault(429)
     service.parts.metrics.ignored("openai", {"other": 1})
     service.parts.metrics.exported("taken", 1)
