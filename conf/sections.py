@@ -1,7 +1,6 @@
 """The tables of the settings (`[runner]`, `[cluster]` and others), and functions on dotted keys.
 
-Pure. default.toml documents each key.
-"""
+Pure. default.toml documents each key."""
 
 from __future__ import annotations
 

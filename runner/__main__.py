@@ -16,10 +16,7 @@ from bus.wire.errors import ConfigError
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from conf.blas import usable_cores
 from conf.paths import llama_server
-from conf.sections import RunnerSettings
 from conf.settings import load_settings
-from runner.drafting import why_no_drafts
-from runner.engine import EngineFacts
 from runner.group.collectives import Exchanges
 from runner.group.lockstep import RankContext
 from runner.roles.role import Factories, Progressed
@@ -154,13 +151,6 @@ def engine_bytes() -> int | None:
     return None if device is None else device.taken_bytes()
 
 
-def drafts_refused(runner: RunnerSettings, facts: EngineFacts) -> str:
-    """Return why rows of a loaded model are not drafted; empty if they are."""
-    extra = facts.extra
-    exact = runner.parity == "exact" and extra.get("dtype") == "float32" and not extra.get("on_gpu")
-    return why_no_drafts(runner.speculate, verifies=facts.verifies, promises_identity=exact)
-
-
 def measure_for_selftest(name: str) -> int:
     """Run one measurement of `shoal selftest`; return the exit code."""
     from runner.mlx.engine import load_engine as load
@@ -198,7 +188,8 @@ def main() -> int:
             open_maker=open_maker,
             prepare=import_libraries,
             engine_bytes=engine_bytes,
-            why_no_drafts=partial(drafts_refused, settings.runner),
+            speculate=settings.runner.speculate,
+            parity=settings.runner.parity,
         ),
     )
 

@@ -115,15 +115,11 @@ class StepPlan:
     decode: tuple[RowId, ...] = ()
     insert: tuple[PrefixInsert, ...] = ()
     digest: int = 0
-    """Running CRC-32 of all tokens that were read before this plan; followers compare it with their
-    own."""
+    """CRC-32 of all tokens that were read before this plan; followers compare it with their own."""
     forced: tuple[tuple[RowId, TokenId], ...] = ()
-    """Tokens that replace the sampled ones, by row. Only the lead has them, because only it
-    samples."""
+    """Tokens that replace the sampled ones, by row; only the lead has them, as only it samples."""
     draft: tuple[TokenId, ...] = ()
-    """Guesses of the tokens after the next one of the only decoding row, to be verified in the same
-    forward. The result then has 1 to len(draft) + 1 tokens of the row, and must be read before the
-    next plan. Only an engine that `verifies` gets a draft, in a plan with nothing but this row."""
+    """Guessed tokens of the only row. The result, read before the next plan, has up to one more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,12 @@ class OpenText:
         choice, the waiting time that of the first row. All times include other runners."""
         before = self._before
         costs = [choice.cost for choice in self.choices if choice.cost is not None]
+        # a stop string may end a text within the tokens of a draft
+        drafts = [
+            choice.cost.drafts.without(max(choice.cost.completion_tokens - len(choice.made), 0))
+            for choice in self.choices
+            if choice.cost is not None
+        ]
         return Usage(
             prompt_tokens=len(self.prepared.tokens),
             completion_tokens=sum(len(choice.made) for choice in self.choices),
@@ -184,12 +190,12 @@ class OpenText:
             queue_s=before.queue_s + min((cost.queue_s for cost in costs), default=0.0),
             prefill_s=before.prefill_s + max((cost.prefill_s for cost in costs), default=0.0),
             decode_s=before.decode_s + max((cost.decode_s for cost in costs), default=0.0),
-            drafts=before.drafts + sum(cost.drafts.drafts for cost in costs),
-            drafted_tokens=before.drafted_tokens + sum(cost.drafts.drafted for cost in costs),
-            accepted_tokens=before.accepted_tokens + sum(cost.drafts.accepted for cost in costs),
-            predicted_tokens=before.predicted_tokens + sum(cost.drafts.predicted for cost in costs),
+            drafts=before.drafts + sum(count.drafts for count in drafts),
+            drafted_tokens=before.drafted_tokens + sum(count.drafted for count in drafts),
+            accepted_tokens=before.accepted_tokens + sum(count.accepted for count in drafts),
+            predicted_tokens=before.predicted_tokens + sum(count.predicted for count in drafts),
             accepted_predicted_tokens=before.accepted_predicted_tokens
-            + sum(cost.drafts.predicted_accepted for cost in costs),
+            + sum(count.predicted_accepted for count in drafts),
         )
 
     # --- inside --------------------------------------------------------------------------

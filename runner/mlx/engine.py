@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 
@@ -39,7 +40,7 @@ from runner.library import maybe_set_recommended_wired_limit
 from runner.mlx.adapters import AdapterBank
 from runner.mlx.forward import Forward
 from runner.mlx.kv import PrefixStore, copy_of, evaluated
-from runner.mlx.model.capabilities import Capabilities, measure
+from runner.mlx.model.capabilities import Capabilities, Shape, adapters_agree, measure, try_out
 from runner.mlx.model.compiled_decode import TraceStart
 from runner.mlx.model.cores import OwnThreads, Threads
 from runner.mlx.model.device import on_gpu
@@ -51,16 +52,21 @@ from runner.mlx.model.load import (
     UnloadableModel,
     context_of,
     end_tokens,
+    load_bank,
     load_weights,
 )
 from runner.mlx.ranks.comm import Comm, GroupComm, meet
+from runner.mlx.ranks.layer_probe import Unsplittable
+from runner.mlx.ranks.pipeline_stage import StageModel
 from runner.mlx.ranks.shard import own_part
 from runner.mlx.sampling import AdmittedRows, EngineRow, GrammarMasks, PendingStep, result_of
-from runner.mlx.trials import kv_words, load_bank, try_model
 
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64
 _BLOCK_BYTES = 512 << 10
+NO_ROWS_APART = (
+    "rows of this model family influence each other, so adapters cannot be chosen per row"
+)
 
 __all__ = ["MlxEngine", "Precision", "UnloadableModel", "load_engine"]
 
@@ -122,7 +128,7 @@ class MlxEngine:
     ) -> None:
         head = LastTokenHead(loaded.module)
         context_tokens = context_of(loaded.config, context_tokens)
-        shape, capabilities = try_model(
+        shape, capabilities = _try_model(
             loaded, head, adapters, partial(measure, kind=kv, context_tokens=context_tokens)
         )
         head.narrows = capabilities.narrows
@@ -142,7 +148,7 @@ class MlxEngine:
                 "groups_prefill": capabilities.groups,
                 "narrow_head": capabilities.narrows,
                 "plain_kv": shape.trims,
-                "kv": kv_words(kv, shape),
+                "kv": shape.words(kv),
                 "kv_packed": capabilities.packs,
                 "verifies_drafts": verifies,
                 "on_gpu": on_gpu(),
@@ -353,3 +359,32 @@ class MlxEngine:
 def _come_and_go() -> None:
     """Allocate and free a block of arrays, so that glibc returns free memory (`give_back`)."""
     mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
+
+
+def _try_model(
+    loaded: LoadedWeights,
+    head: LastTokenHead,
+    adapters: AdapterBank,
+    measured: Callable[[Any], Shape],
+) -> tuple[Shape, Capabilities]:
+    """Return the model's (or this rank's part's) KV layout and capabilities. Refuses adapters that
+    cannot be chosen per row."""
+    model = loaded.model
+    if not isinstance(model, StageModel):
+        shape = measured(model)
+        _try_adapters(model, shape, adapters)
+        return shape, try_out(model, shape, head)
+    try:
+        with model.rehearsal():
+            shape = replace(measured(model), vocabulary=model.vocabulary)
+            _try_adapters(model, shape, adapters)
+            capabilities = try_out(model, shape, head)
+    except Exception as error:
+        family = loaded.config.get("model_type", "the model")
+        raise Unsplittable(f"{family} cannot be split between ranks: {error}") from error
+    return shape, capabilities
+
+
+def _try_adapters(model: Any, shape: Shape, adapters: AdapterBank) -> None:
+    if adapters.names and not adapters_agree(model, shape, adapters):
+        adapters.refuse(dict.fromkeys(adapters.names, NO_ROWS_APART))

@@ -23,7 +23,7 @@ from runner.roles.role import (
     watchdog,
 )
 from runner.roles.startup import Startup
-from runner.schedule import Scheduler, ScheduleSettings
+from runner.schedule import Scheduler, ScheduleSettings, why_no_drafts
 from runner.text import TextWorks
 
 
@@ -83,8 +83,11 @@ class LeadRole(ServingRole):
     # --- from the engine's thread ----------------------------------------------------------
 
     def _new_scheduler(self, facts: EngineFacts) -> Scheduler:
-        settings = _settings(self._spec, drafts=not self._factories.why_no_drafts(facts))
-        return Scheduler(facts, settings)
+        return Scheduler(facts, _settings(self._spec, drafts=not self._why_no_drafts(facts)))
+
+    def _why_no_drafts(self, facts: EngineFacts) -> str:
+        factories = self._factories
+        return why_no_drafts(factories.speculate, facts, is_exact=factories.parity == "exact")
 
     def _load_engine(self, progress: Progressed) -> Engine:
         context = None if self._channel is None else self._channel.context
@@ -95,7 +98,7 @@ class LeadRole(ServingRole):
         assert facts is not None, "loaded"
         self.described = {
             **self._meter.loaded(facts),
-            "no_drafts": self._factories.why_no_drafts(facts),
+            "no_drafts": self._why_no_drafts(facts),
         }
         self._note_kv(self._meter.kv)
         self._host.signal("loaded")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from bus.models.tasks import CommandEngine
 from bus.process.clock import CoreWaits, MachineWaits, core_share, runnable_now, wall, working_tasks
@@ -29,7 +29,6 @@ from runner.embedding import InputsReader
 from runner.engine import (
     Embedder,
     Engine,
-    EngineFacts,
     EngineStatus,
     FollowingEngine,
     LoadProgress,
@@ -64,8 +63,8 @@ class Factories:
     ConfigError); it is called in the engine's thread. `form_group` (group, own rank, seconds;
     raises CannotForm) and `prepare` are called in the main thread; `prepare` at most once and
     first: it may import what the others need, except MLX.
-    `engine_bytes` returns MLX's peak memory, None if unknown. `why_no_drafts` returns why rows of a
-    loaded model are not drafted; empty: they are."""
+    `engine_bytes` returns MLX's peak memory, None if unknown. `speculate` and `parity` are the
+    operator's settings."""
 
     load_engine: Callable[[RunnerSpec, RankContext | None, Progressed], Engine]
     load_follower: Callable[[RunnerSpec, RankContext, Progressed], FollowingEngine]
@@ -80,7 +79,8 @@ class Factories:
     command_engine: Callable[[str], CommandEngine | None] = lambda _name: None
     prepare: Callable[[], None] = lambda: None
     engine_bytes: Callable[[], int | None] = lambda: None
-    why_no_drafts: Callable[[EngineFacts], str] = lambda _facts: "drafts are off"
+    speculate: Literal["auto", "off", "ngram"] = "off"
+    parity: Literal["exact", "fast"] = "exact"
 
 
 class RoleHost(Protocol):

@@ -4,6 +4,7 @@ one request.
 Pure: time arrives as `now`. It works on tokens and bytes, never on arrays.
 """
 
+from runner.schedule.drafting import why_no_drafts
 from runner.schedule.intake import Arrival
 from runner.schedule.rows import (
     RowCost,
@@ -35,4 +36,5 @@ __all__ = [
     "ScheduleSettings",
     "Scheduler",
     "SchedulerLoad",
+    "why_no_drafts",
 ]

@@ -24,13 +24,12 @@ from collections.abc import Sequence
 
 from bus.wire.shares import Sharer
 from runner.engine import PrefixHit, StepPlan
-from runner.schedule.open_plan import OpenPlan
 from runner.schedule.prefill import choose_prefill, keep_prefix
 from runner.schedule.prefix import PrefixMatch
 from runner.schedule.pressure import to_end
 from runner.schedule.rows import Row, RowEvent, RowFailed, RowFinished, RowStarted
 from runner.schedule.speculation import add_draft
-from runner.schedule.table import RowTable
+from runner.schedule.table import OpenPlan, RowTable
 
 
 def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEvent]]:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from runner.engine import PrefillChunk, PrefixInsert
 from runner.schedule.budget import DEAR, LEAST_CHUNK
 from runner.schedule.costs import GroupSize
-from runner.schedule.open_plan import OpenPlan
 from runner.schedule.rows import Row
-from runner.schedule.table import RowTable
+from runner.schedule.table import OpenPlan, RowTable
 
 STRETCH = 1.5
 """If a prompt could then be completed, a chunk may be larger than its limit by this factor."""

@@ -8,14 +8,14 @@ can be recognised.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from bus.wire.errors import FailReason, FinishReason
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.shares import Sharer
-from runner.drafting import Draft, Drafter
 from runner.engine import EntryId, PromptScores, RowId, RowSpec, SampledToken
+from runner.schedule.drafting import Draft, Drafter
 from runner.schedule.prefix import TokenChain
 from runner.text import PreparedRequest, ThinkingCount
 
@@ -63,6 +63,14 @@ class DraftCounts:
             self.accepted + accepted,
             self.predicted + is_predicted * len(draft.tokens),
             self.predicted_accepted + is_predicted * accepted,
+        )
+
+    def without(self, dropped: int) -> DraftCounts:
+        """Return the counts less `dropped` accepted tokens that came after the end of the text."""
+        return replace(
+            self,
+            accepted=max(self.accepted - dropped, 0),
+            predicted_accepted=max(self.predicted_accepted - dropped, 0),
         )
 
 

@@ -22,11 +22,10 @@ from dataclasses import dataclass
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.shares import Sharer
-from runner.engine import EngineFacts, RowId, SampledToken, StepPlan, StepResult
+from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
 from runner.schedule.intake import Arrival, Intake
-from runner.schedule.open_plan import OpenPlan
 from runner.schedule.plan import plan_step
 from runner.schedule.prefix import TokenChain, kept_apart
 from runner.schedule.rows import (
@@ -215,7 +214,22 @@ class Scheduler:
             row = issued.scored.get(scores.row)
             if row is not None and row.status != "ended" and (new := row.take_scores(scores)):
                 events.append(RowScored(row.key, new))
-        owed = self._take_tokens(issued, result.tokens, now, events)
+        owed, taken = dict(issued.samples), 0
+        for sampled in result.tokens:
+            row = owed.pop(sampled.row, None)
+            if row is not None:
+                row.in_flight -= 1
+            elif issued.guess is not None and sampled.row in issued.samples:
+                row = issued.samples[sampled.row]
+                row.computed += 1
+            if row is not None and row.status != "ended":
+                taken += 1
+                self._take(row, sampled, now, events)
+        if issued.guess is not None:
+            # All tokens are of one row; those after its end were dropped.
+            accepted = max(min(taken, len(result.tokens) - 1), 0)
+            for row in issued.samples.values():
+                row.draft_counts = row.draft_counts.plus(issued.guess, accepted)
         for failure in result.failures:
             row = owed.pop(failure.row, None) or table.live.get(failure.row)
             if row is not None and row.status != "ended":
@@ -287,32 +301,6 @@ class Scheduler:
         self._table.validate_state()
 
     # --- inside ---------------------------------------------------------------------------
-
-    def _take_tokens(
-        self,
-        issued: OpenPlan,
-        tokens: Sequence[SampledToken],
-        now: float,
-        events: list[RowEvent],
-    ) -> dict[RowId, Row]:
-        """Give the rows of a step their tokens. Return the rows that got none. Only the row of a
-        draft gets several; those after its end are dropped."""
-        owed, taken = dict(issued.samples), 0
-        for sampled in tokens:
-            row = owed.pop(sampled.row, None)
-            if row is not None:
-                row.in_flight -= 1
-            elif issued.guess is not None and sampled.row in issued.samples:
-                row = issued.samples[sampled.row]
-                row.computed += 1
-            if row is not None and row.status != "ended":
-                taken += 1
-                self._take(row, sampled, now, events)
-        if issued.guess is not None:
-            accepted = min(taken, len(tokens) - 1)
-            for row in issued.samples.values():
-                row.draft_counts = row.draft_counts.plus(issued.guess, max(accepted, 0))
-        return owed
 
     def _take(self, row: Row, sampled: SampledToken, now: float, events: list[RowEvent]) -> None:
         if row.scores:

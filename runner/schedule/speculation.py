@@ -10,11 +10,16 @@ Rows with a grammar are not drafted yet: the grammar would have to be taken back
 
 from __future__ import annotations
 
-from runner.drafting import Draft, Drafter, NgramDrafter, best_length, worth_waiting
-from runner.drafting.length import LENGTHS
-from runner.schedule.open_plan import OpenPlan
+from runner.schedule.drafting import (
+    LONGEST_DRAFT,
+    Draft,
+    Drafter,
+    NgramDrafter,
+    best_length,
+    worth_waiting,
+)
 from runner.schedule.rows import Row
-from runner.schedule.table import RowTable
+from runner.schedule.table import OpenPlan, RowTable
 
 TRIED_AGAIN = 128
 """After this many guesses that seemed too expensive to verify, their costs are measured anew."""
@@ -25,24 +30,25 @@ def waits_for_tokens(table: RowTable) -> bool:
     draft is likely to follow."""
     if not table.issued:
         return False
-    if any(issued.guess is not None for issued in table.issued):
+    if table.issued[-1].guess is not None:
         return True
     row = _alone(table)
-    if row is None or row.in_flight != 1 or not row.wants_token:
+    if row is None or row.in_flight != 1 or row.paused_at is not None:
         return False
-    room = _room(table, row)
-    draft = None if room < 1 else _drafter(row).draft(1 + room)
-    costs = table.costs
-    return draft is not None and worth_waiting(draft.rates, costs.decode_s(1), costs.verify_s)
+    draft = _drafter(row).draft(LONGEST_DRAFT)
+    if draft is None:
+        return False
+    rates, costs = draft.rates[: 1 + _room(table, row)], table.costs
+    return worth_waiting(rates, costs.decode_s(1), costs.verify_s)
 
 
 def add_draft(table: RowTable, open_plan: OpenPlan) -> None:
     """Add a draft to a plan that is a decode of one row and nothing else, if it is expected to
     pay."""
-    row = _alone(table)
-    if row is None or row.row_id is None or open_plan.decode != [row.row_id]:
+    if table.issued or len(open_plan.decode) != 1:
         return
-    if table.issued or open_plan.does_more_than_decode:
+    row = _alone(table)
+    if row is None or row.row_id not in open_plan.decode or open_plan.does_more_than_decode:
         return
     # The sample of this plan is already counted as computed.
     draft = _drafter(row).draft(_room(table, row))
@@ -74,7 +80,7 @@ def _room(table: RowTable, row: Row) -> int:
     """Return the most tokens that a draft of the next step may have. `row` has one sample in
     flight, which is the step's own token or the one before it."""
     most = min(
-        LENGTHS[-1],
+        LONGEST_DRAFT,
         row.prepared.max_tokens - len(row.made) - row.in_flight,
         row.reserved - row.computed,
     )

@@ -243,7 +243,7 @@ LETTERS_PER_TOKEN = 16
 """A predicted text is cut after this many characters per token of the longest answer."""
 
 
-class Encoder(Protocol):
+class PredictionEncoder(Protocol):
     """The part of a tokenizer that a predicted text needs. `vocabulary`: the model's token ids are
     below it."""
 
@@ -255,7 +255,7 @@ class Encoder(Protocol):
 
 
 def predicted_tokens(
-    tokenizer: Encoder, request: GenerationRequest, most: int
+    tokenizer: PredictionEncoder, request: GenerationRequest, most: int
 ) -> tuple[TokenId, ...]:
     """Return the tokens of the text that the client expects as the answer, up to `most`; none if
     it expects none. They end before a token that the model does not have."""

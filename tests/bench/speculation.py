@@ -36,11 +36,11 @@ from tokenizers import Tokenizer
 
 from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, Sampling, TokensPrompt
-from runner.drafting import LONGEST_DRAFT
 from runner.engine import PrefillChunk, RowId, RowSpec, StepPlan
 from runner.mlx.engine import MlxEngine, load_engine
 from runner.mlx.sampling import Drawn
 from runner.schedule import RowFinished, RowToken, Scheduler, ScheduleSettings
+from runner.schedule.drafting import LONGEST_DRAFT
 from runner.schedule.rows import NO_DRAFTS, DraftCounts
 from runner.text import PreparedChoice, PreparedRequest
 from tests.bench.models import ROOT, TINY, endless_tiny, random_qwen3

@@ -175,3 +175,11 @@ def test_it_is_not_asked_for_embeddings(made: GatewayTestbed) -> None:
         assert refused.status_code == 400, refused.text
         assert "older version of shoal, which has no embeddings" in refused.text
     assert runner.heard("submit") == runner.heard("bad") == []
+
+
+def test_a_prediction_is_left_out_for_versions_before_12(made: GatewayTestbed) -> None:
+    runner = made.runner(new_name(), protocol=11)
+    answered = chat(made, prediction={"type": "content", "content": "one two"})
+    assert answered.status_code == 200, answered.text
+    eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
+    assert runner.heard("bad") == []

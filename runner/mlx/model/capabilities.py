@@ -66,6 +66,14 @@ class Shape:
         """Return how many layers store their KV in reduced precision."""
         return sum(codec not in (None, FULL_WIDTH) for codec in self.codecs)
 
+    def words(self, kind: KvKind) -> str:
+        """Return how the layers hold their KV, which was asked for as `kind`: "full", "8bit", or
+        "8bit in 4 of 24 layers"."""
+        layers, narrowed = len(self.codecs), self.narrowed + len(self.windowed)
+        if not narrowed:
+            return "full"
+        return kind if narrowed == layers else f"{kind} in {narrowed} of {layers} layers"
+
     def readers(self, *, packed: bool) -> list[Codec]:
         """Return the codec with which attention reads each layer of a batch. All layers have
         ordinary KV. `packed`: attention reads the stored KV without decoding it."""

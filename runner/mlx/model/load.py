@@ -9,8 +9,9 @@ loads them one by one and then owns them, so the reported progress is of bytes i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,12 +19,17 @@ import mlx.core as mx
 from mlx import nn
 from mlx.utils import tree_flatten
 
+from bus.models.lora import MAX_ADAPTERS
 from runner.engine import LoadProgress
+from runner.group.lockstep import NOT_EVERYWHERE
 from runner.library import load_model
+from runner.mlx.adapters import AdapterBank, adapter_folders, load_adapters
 from runner.mlx.model import cpu_math
 from runner.mlx.model.device import on_gpu
 from runner.mlx.model.files import problem_of, unknown_family
+from runner.mlx.ranks.comm import Comm, GroupComm
 from runner.mlx.ranks.layer_probe import Unsplittable
+from runner.mlx.ranks.shard import tensor_shares
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 MOST_CACHED_BYTES = 32 << 20
@@ -148,3 +154,21 @@ def end_tokens(config: dict[str, Any]) -> frozenset[int]:
     if ids is None:
         return frozenset()
     return frozenset([ids] if isinstance(ids, int) else ids)
+
+
+def load_bank(
+    path: Path, loaded: LoadedWeights, comm: Comm, only: Collection[str] | None
+) -> AdapterBank:
+    """Return the adapters beside the model. Ranks of a tensor group compute every forward together,
+    including trials of adapters, so they first agree on adapters that every rank has."""
+    load = partial(
+        load_adapters, path, loaded.module, float32=loaded.precision == "float32", only=only
+    )
+    if not isinstance(comm, GroupComm) or comm.pipes:
+        return load()
+    shares = tensor_shares(*open_model(path), comm.group) if adapter_folders(path) else {}
+    bank = load(shares=shares)
+    shared = comm.on_all_ranks([bank.mark(name) for name in bank.names], MAX_ADAPTERS)
+    lacking = [name for name, is_shared in zip(bank.names, shared, strict=True) if not is_shared]
+    bank.refuse(dict.fromkeys(lacking, NOT_EVERYWHERE))
+    return bank

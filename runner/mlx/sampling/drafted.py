@@ -4,18 +4,40 @@
 
 Position j is drawn as it would be without drafts, given that the first j drafted tokens are right:
 with the random key of its own position, and with penalties that count those tokens. All positions
-are drawn at once, like the rows of a batch.
+are drawn at once, like the rows of a batch. A drafted token is accepted while it is equal: the kept
+tokens are always the model's own, with greedy and with sampled decoding. (Leviathan's and Chen's
+rejection sampling keeps the distribution, not the tokens.)
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import TypeVar
 
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
 from runner.mlx.sampling.batch_sampler import BatchSampler, Drawn, RowDraw
+
+T = TypeVar("T")
+
+
+def accepted(
+    drafted: Sequence[TokenId], verified: Sequence[TokenId], items: Sequence[T]
+) -> list[T]:
+    """Return the items to keep after one verified draft: 1 to len(drafted) + 1 of them.
+
+    `drafted` is (k,). `verified` is (k + 1,): the model's own token after the row's last token and
+    after each drafted one. `items` belong to `verified`, one each. A token is valid while all
+    drafted tokens before it equal the model's.
+    """
+    count = 1
+    for guess, own in zip(drafted, verified, strict=False):
+        if guess != own:
+            break
+        count += 1
+    return list(items[:count])
 
 
 def draw_drafted(

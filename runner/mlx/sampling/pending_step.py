@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
-from runner.drafting import accepted
 from runner.engine import RowFailure, RowId, SampledToken, StepResult
 from runner.mlx.sampling.batch_sampler import Drawn
+from runner.mlx.sampling.drafted import accepted
 from runner.mlx.sampling.prompt_scoring import ScoredRows
 
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import Literal
 
+from runner.engine import EngineFacts
+
 SpeculateChoice = Literal["auto", "off", "ngram"]
 
 
-def why_no_drafts(choice: SpeculateChoice, *, verifies: bool, promises_identity: bool) -> str:
+def why_no_drafts(choice: SpeculateChoice, facts: EngineFacts, *, is_exact: bool) -> str:
     """Return why no drafts are verified; empty if they are.
 
-    `verifies`: the engine can verify drafts of this model. `promises_identity`: text is the same
-    with and without drafts, because results depend on the width of a step in their last digits at
-    most (float32, on a CPU, `runner.parity = exact`). "auto" requires it; "ngram" does not.
+    "auto" requires that text is the same with and without drafts, because the results of a step
+    depend on its width in their last digits at most: float32, on a CPU, `runner.parity = exact`
+    (`is_exact`). "ngram" does not.
     """
     if choice == "off":
         return "runner.speculate is off"
-    if not verifies:
+    if not facts.verifies:
         return "this model or group cannot take back tokens, or its rows cannot share a batch"
-    if choice == "auto" and not promises_identity:
+    same = is_exact and facts.extra.get("dtype") == "float32" and not facts.extra.get("on_gpu")
+    if choice == "auto" and not same:
         return "text could differ (it needs float32 on a CPU and runner.parity = exact)"
     return ""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bus.wire.ids import TokenId
-from runner.drafting.drafter import BREAK, LONGEST_DRAFT, Draft, DraftSource
+from runner.schedule.drafting.drafter import BREAK, LONGEST_DRAFT, Draft, DraftSource
 
 LEAST_MATCH = 3
 MOST_MATCH = 32
@@ -48,36 +48,33 @@ class _Text:
         self._last: dict[int, int] = {}
         self._before: list[int] = []
         """For each token, where the run that ends in it ended before; -1: nowhere."""
+        self.key = -1
+        """Identifies the last run; -1 before there is one."""
 
     def add(self, token: TokenId) -> None:
         at = len(self.tokens)
         self.tokens.append(token)
         before = -1
         if at >= LEAST_MATCH - 1:
-            key = _key(self.tokens, at)
+            key = 0
+            for last in self.tokens[at - LEAST_MATCH + 1 :]:
+                key = (key * _MIX + last + 1) & _MASK
             before = self._last.get(key, -1)
             self._last[key] = at
+            self.key = key
         self._before.append(before)
 
-    def places(self, of: Sequence[TokenId]) -> Iterable[int]:
-        """Yield where the last `LEAST_MATCH` tokens of `of` end in this text, latest first."""
-        if len(of) < LEAST_MATCH:
-            return
-        at = self._last.get(_key(of, len(of) - 1), -1)
-        if of is self.tokens and at == len(of) - 1:
+    def places(self, of: _Text) -> Iterable[int]:
+        """Yield where the last `LEAST_MATCH` tokens of `of` end in this text, latest first; not the
+        end of `of` itself."""
+        at = self._last.get(of.key, -1)
+        if of is self and at >= 0:
             at = self._before[at]
         for _ in range(MOST_CANDIDATES):
             if at < 0:
                 return
             yield at
             at = self._before[at]
-
-
-def _key(tokens: Sequence[TokenId], end: int) -> int:
-    key = 0
-    for token in tokens[end - LEAST_MATCH + 1 : end + 1]:
-        key = (key * _MIX + token + 1) & _MASK
-    return key
 
 
 def _shared(tokens: Sequence[TokenId], end: int, of: Sequence[TokenId]) -> int:
@@ -130,7 +127,8 @@ class NgramDrafter:
     def take(self, tokens: Sequence[TokenId]) -> None:
         """Add committed tokens, and count whether they were guessed."""
         for token in tokens:
-            guess = self._guess()
+            source, at = self._source.tokens, self._at
+            guess = source[at] if 0 <= at < len(source) else BREAK
             if guess != BREAK:
                 self._count(is_right=guess == token)
             self._own.add(token)
@@ -163,10 +161,6 @@ class NgramDrafter:
         name: DraftSource = "ngram" if is_own else "prediction"
         return Draft(tuple(drafted), tuple(rates), name)
 
-    def _guess(self) -> TokenId:
-        tokens = self._source.tokens
-        return tokens[self._at] if 0 <= self._at < len(tokens) else BREAK
-
     def _rate(self, match: int) -> float:
         at = _class_of(match)
         return self._right[at] / self._tried[at]
@@ -179,8 +173,8 @@ class NgramDrafter:
     def _search(self) -> None:
         """Find the place to copy from after the last token."""
         self._at, self._match = -1, 0
-        for text in (self._predicted, self._own):
-            for end in text.places(self._own.tokens):
+        for text in (self._predicted, self._own) if self._predicted.tokens else (self._own,):
+            for end in text.places(self._own):
                 match = _shared(text.tokens, end, self._own.tokens)
                 if match > max(self._match, LEAST_MATCH - 1):
                     self._source, self._at, self._match = text, end + 1, match

@@ -4,11 +4,10 @@ Pure. A draft never changes the text of a row: the model draws its own token at 
 position, with the random key of that position, and a drafted token counts only while it is equal.
 """
 
-from runner.drafting.choice import SpeculateChoice, why_no_drafts
-from runner.drafting.drafter import BREAK, LONGEST_DRAFT, Draft, Drafter
-from runner.drafting.length import best_length, worth_waiting
-from runner.drafting.ngram import NgramDrafter
-from runner.drafting.verify import accepted
+from runner.schedule.drafting.choice import SpeculateChoice, why_no_drafts
+from runner.schedule.drafting.drafter import BREAK, LONGEST_DRAFT, Draft, Drafter
+from runner.schedule.drafting.length import best_length, worth_waiting
+from runner.schedule.drafting.ngram import NgramDrafter
 
 __all__ = [
     "BREAK",
@@ -17,7 +16,6 @@ __all__ = [
     "Drafter",
     "NgramDrafter",
     "SpeculateChoice",
-    "accepted",
     "best_length",
     "why_no_drafts",
     "worth_waiting",

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.wire.ids import TokenId
-from runner.drafting import LONGEST_DRAFT, NgramDrafter
-from runner.drafting.ngram import LEAST_MATCH, MOST_CANDIDATES, MOST_MATCH
+from runner.schedule.drafting import LONGEST_DRAFT, NgramDrafter
+from runner.schedule.drafting.ngram import LEAST_MATCH, MOST_CANDIDATES, MOST_MATCH
 
 few = st.lists(st.integers(0, 3).map(TokenId), max_size=60)
 

@@ -1,0 +1,67 @@
+"""How long drafts are, and where there are any."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.schedule.drafting import (
+    SpeculateChoice,
+    best_length,
+    why_no_drafts,
+    worth_waiting,
+)
+from runner.schedule.drafting.length import LENGTHS
+from tests.harness.engine import facts
+
+
+def test_no_draft_pays_if_its_tokens_are_seldom_right_or_columns_are_dear() -> None:
+    def linear(width: int) -> float:
+        return 1.0 * width
+
+    assert best_length([0.9] * 32, 1.0, linear) == (0, 1.0)
+    assert best_length([0.05] * 32, 1.0, lambda width: 0.9 + 0.1 * width)[0] == 0
+
+
+@given(st.floats(0.0, 1.0), st.floats(0.01, 1.0))
+def test_the_best_length_is_the_best_of_all(rate: float, column_s: float) -> None:
+    def verify_s(width: int) -> float:
+        return 1.0 + column_s * (width - 1)
+
+    length, gain = best_length([rate] * 32, 1.0, verify_s)
+    expected = {
+        number: sum(rate**power for power in range(number + 1)) / verify_s(1 + number)
+        for number in (0, *LENGTHS)
+    }
+    if length:
+        assert abs(gain - max(expected.values())) < 1e-6
+    else:
+        assert max(expected.values()) <= 1.05 + 1e-6
+
+
+def test_a_step_is_awaited_only_if_a_good_draft_may_follow() -> None:
+    def verify_s(width: int) -> float:
+        return 1.0 + 0.1 * (width - 1)
+
+    assert worth_waiting([0.9] * 9, 1.0, verify_s)
+    assert not worth_waiting([0.9], 1.0, verify_s)
+    assert not worth_waiting([0.02, *[0.9] * 8], 1.0, verify_s)
+
+
+def test_auto_drafts_only_where_the_text_stays_the_same() -> None:
+    def why(
+        choice: SpeculateChoice, *, is_exact: bool = True, verifies: bool = True, **extra: Any
+    ) -> str:
+        loaded = replace(facts(verifies=verifies), extra={"dtype": "float32", **extra})
+        return why_no_drafts(choice, loaded, is_exact=is_exact)
+
+    assert why("auto") == ""
+    assert "float32" in why("auto", dtype="bfloat16")
+    assert "exact" in why("auto", is_exact=False)
+    assert "CPU" in why("auto", on_gpu=True)
+    assert why("ngram", is_exact=False, dtype="bfloat16") == ""
+    assert why("ngram", verifies=False) != ""
+    assert why("off") != ""
