@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.schedule.drafting import LENGTHS
+
 DECODE_PRIOR_S = 0.02
 PREFILL_PRIOR_S = 0.001
 FIXED_TOKENS, DOUBLE_AT = 12.0, 1000.0
@@ -101,6 +103,8 @@ class CostModel:
     prefill: PrefillFit = field(default_factory=PrefillFit)
     _decode_s: dict[int, float] = field(default_factory=dict[int, float])
     _verify_s: dict[int, float] = field(default_factory=dict[int, float])
+    _drafts_s: list[float] = field(default_factory=list[float])
+    """What `drafts_s` returned, until something is learned."""
 
     def decode_s(self, rows: int) -> float:
         """Return the expected seconds of one decode of `rows` rows."""
@@ -137,6 +141,12 @@ class CostModel:
             return plain_s * (1 - part) + self._verify_s[above] * part
         return plain_s * (1 + COLUMN_SHARE * (width - 1))
 
+    def drafts_s(self) -> Sequence[float]:
+        """Return the expected seconds of steps that verify drafts of the lengths `LENGTHS`."""
+        if not self._drafts_s:
+            self._drafts_s = [max(self.verify_s(1 + length), 1e-9) for length in LENGTHS]
+        return self._drafts_s
+
     def prefill_s(self, *groups: GroupSize) -> float:
         return self.prefill.seconds(groups)
 
@@ -157,17 +167,21 @@ class CostModel:
         self.prefill = PrefillFit()
         self._decode_s.clear()
         self._verify_s.clear()
+        self._drafts_s = []
 
     def forget_verify(self) -> None:
         """Forget what drafts cost, so that they are tried again."""
         self._verify_s.clear()
+        self._drafts_s = []
 
     def learn_decode(self, rows: int, measured_s: float) -> None:
+        self._drafts_s = []
         average_s = self._decode_s.get(rows)
         self._decode_s[rows] = measured_s if average_s is None else _blend(average_s, measured_s)
 
     def learn_verify(self, width: int, measured_s: float) -> None:
         self._verify_s[width] = _blend(self.verify_s(width), measured_s)
+        self._drafts_s = []
 
     def learn_prefill(self, groups: Sequence[GroupSize], measured_s: float) -> None:
         if groups and measured_s > 0.0:

@@ -39,7 +39,7 @@ def waits_for_tokens(table: RowTable) -> bool:
     if draft is None:
         return False
     rates, costs = draft.rates[: 1 + _room(table, row)], table.costs
-    return worth_waiting(rates, costs.decode_s(1), costs.verify_s)
+    return worth_waiting(rates, costs.decode_s(1), costs.drafts_s())
 
 
 def add_draft(table: RowTable, open_plan: OpenPlan) -> None:
@@ -55,7 +55,7 @@ def add_draft(table: RowTable, open_plan: OpenPlan) -> None:
     if draft is None:
         return
     costs = table.costs
-    length, _ = best_length(draft.rates, costs.decode_s(1), costs.verify_s)
+    length, _ = best_length(draft.rates, costs.decode_s(1), costs.drafts_s())
     if not length:
         table.drafts_declined += 1
         if table.drafts_declined >= TRIED_AGAIN:

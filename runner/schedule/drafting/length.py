@@ -6,7 +6,7 @@ accepted one. The best k gives the most tokens per second; if none beats plain s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """The lengths of drafts; few, so that their costs are soon known."""
@@ -17,30 +17,30 @@ WAIT_SHARE = 0.2
 
 
 def best_length(
-    rates: Sequence[float], plain_s: float, verify_s: Callable[[int], float]
+    rates: Sequence[float], plain_s: float, verify_s: Sequence[float]
 ) -> tuple[int, float]:
     """Return the best length of a draft, and the expected tokens per plain step's time with it.
 
     `rates[i]`: the chance that token i is right if all before it are. `plain_s`: the seconds of a
-    step that gives one token. `verify_s(width)`: the seconds of a step of 1 + k columns. Length 0
-    means that plain steps are best; the second value is then 1.
+    step that gives one token. `verify_s[i]`: those of a step that verifies `LENGTHS[i]` tokens.
+    Length 0 means that plain steps are best; the second value is then 1.
     """
     best, most = 0, 1.0
     expected, chance, before = 1.0, 1.0, 0
-    for length in LENGTHS:
+    for length, length_s in zip(LENGTHS, verify_s, strict=True):
         if length > len(rates):
             break
         for rate in rates[before:length]:
             chance *= rate
             expected += chance
         before = length
-        gain = expected * plain_s / max(verify_s(1 + length), 1e-9)
+        gain = expected * plain_s / length_s
         if gain > most and gain >= GAIN:
             best, most = length, gain
     return best, most
 
 
-def worth_waiting(rates: Sequence[float], plain_s: float, verify_s: Callable[[int], float]) -> bool:
+def worth_waiting(rates: Sequence[float], plain_s: float, verify_s: Sequence[float]) -> bool:
     """Return whether to read the step in flight before planning the next one, so that a draft can
     follow. `rates[0]` belongs to the token in flight, the others to the draft after it."""
     if len(rates) < 2:
@@ -48,5 +48,5 @@ def worth_waiting(rates: Sequence[float], plain_s: float, verify_s: Callable[[in
     length, gain = best_length(rates[1:], plain_s, verify_s)
     if not length:
         return False
-    saved = (gain - 1.0) * verify_s(1 + length) / plain_s
+    saved = (gain - 1.0) * verify_s[LENGTHS.index(length)] / plain_s
     return rates[0] * saved > WAIT_SHARE

@@ -36,8 +36,11 @@ _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 61) - 1
 
 
-def _class_of(match: int) -> int:
-    return next(at for at, floor in enumerate(FLOORS) if match >= floor)
+CLASSES = tuple(
+    next(at for at, floor in enumerate(FLOORS) if match >= floor)
+    for match in range(MOST_MATCH + LONGEST_DRAFT + 1)
+)
+"""The class of each length of a match."""
 
 
 class _Text:
@@ -130,7 +133,9 @@ class NgramDrafter:
             source, at = self._source.tokens, self._at
             guess = source[at] if 0 <= at < len(source) else BREAK
             if guess != BREAK:
-                self._count(is_right=guess == token)
+                kind = CLASSES[self._match]
+                self._right[kind] = FADES * self._right[kind] + (guess == token)
+                self._tried[kind] = FADES * self._tried[kind] + 1.0
             self._own.add(token)
             if guess == token:
                 self._at += 1
@@ -144,31 +149,19 @@ class NgramDrafter:
         source, at = self._source.tokens, self._at
         if at < 0 or most < 1:
             return None
-        drafted: list[TokenId] = []
-        rates: list[float] = []
+        most = min(most, LONGEST_DRAFT)
+        drafted = source[at : at + most]
         is_own = self._source is self._own
-        for count in range(min(most, LONGEST_DRAFT)):
-            place = at + count
-            if place < len(source):
-                drafted.append(source[place])
-            elif is_own:
-                drafted.append(drafted[place - len(source)])
-            else:
-                break
-            rates.append(self._rate(self._match + count))
+        if is_own:
+            period = len(drafted)
+            while len(drafted) < most:
+                drafted.append(drafted[-period])
         if not drafted:
             return None
+        by_class = [right / tried for right, tried in zip(self._right, self._tried, strict=True)]
+        classes = CLASSES[self._match : self._match + len(drafted)]
         name: DraftSource = "ngram" if is_own else "prediction"
-        return Draft(tuple(drafted), tuple(rates), name)
-
-    def _rate(self, match: int) -> float:
-        at = _class_of(match)
-        return self._right[at] / self._tried[at]
-
-    def _count(self, *, is_right: bool) -> None:
-        at = _class_of(self._match)
-        self._right[at] = FADES * self._right[at] + is_right
-        self._tried[at] = FADES * self._tried[at] + 1.0
+        return Draft(tuple(drafted), tuple([by_class[at] for at in classes]), name)
 
     def _search(self) -> None:
         """Find the place to copy from after the last token."""

@@ -18,22 +18,21 @@ from runner.schedule.drafting.length import LENGTHS
 from tests.harness.engine import facts
 
 
-def test_no_draft_pays_if_its_tokens_are_seldom_right_or_columns_are_dear() -> None:
-    def linear(width: int) -> float:
-        return 1.0 * width
+def seconds(column_s: float) -> list[float]:
+    """What steps take that verify drafts of each length, against a second for a plain one."""
+    return [1.0 + column_s * length for length in LENGTHS]
 
-    assert best_length([0.9] * 32, 1.0, linear) == (0, 1.0)
-    assert best_length([0.05] * 32, 1.0, lambda width: 0.9 + 0.1 * width)[0] == 0
+
+def test_no_draft_pays_if_its_tokens_are_seldom_right_or_columns_are_dear() -> None:
+    assert best_length([0.9] * 32, 1.0, seconds(1.0)) == (0, 1.0)
+    assert best_length([0.05] * 32, 1.0, seconds(0.1))[0] == 0
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.01, 1.0))
 def test_the_best_length_is_the_best_of_all(rate: float, column_s: float) -> None:
-    def verify_s(width: int) -> float:
-        return 1.0 + column_s * (width - 1)
-
-    length, gain = best_length([rate] * 32, 1.0, verify_s)
+    length, gain = best_length([rate] * 32, 1.0, seconds(column_s))
     expected = {
-        number: sum(rate**power for power in range(number + 1)) / verify_s(1 + number)
+        number: sum(rate**power for power in range(number + 1)) / (1.0 + column_s * number)
         for number in (0, *LENGTHS)
     }
     if length:
@@ -43,9 +42,7 @@ def test_the_best_length_is_the_best_of_all(rate: float, column_s: float) -> Non
 
 
 def test_a_step_is_awaited_only_if_a_good_draft_may_follow() -> None:
-    def verify_s(width: int) -> float:
-        return 1.0 + 0.1 * (width - 1)
-
+    verify_s = seconds(0.1)
     assert worth_waiting([0.9] * 9, 1.0, verify_s)
     assert not worth_waiting([0.9], 1.0, verify_s)
     assert not worth_waiting([0.02, *[0.9] * 8], 1.0, verify_s)
