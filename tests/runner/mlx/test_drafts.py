@@ -16,6 +16,8 @@ from runner.engine import PrefillChunk, RowSpec, SampledToken, StepPlan
 from runner.schedule import RowFinished, RowKey, ScheduleSettings
 from runner.text import PreparedChoice, PreparedRequest
 from tests.harness.engine import StepCosts
+from tests.harness.families import MODELS, write_model
+from tests.harness.lora import KEYS, draw_adapter
 from tests.harness.scheduling import Loop
 from tests.runner.mlx.conftest import Drive
 
@@ -200,3 +202,18 @@ def test_a_row_that_joins_during_drafts_leaves_both_texts_alone(tiny: Any) -> No
     assert drafted == plain
     assert any(plan.draft for plan in loop.plans)
     assert any(len(plan.decode) == 2 for plan in loop.plans)
+
+
+def test_a_row_with_an_adapter_is_verified_with_it(
+    load: Any, new_row: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = write_model(tmp_path_factory.mktemp("adapted") / "model", MODELS["llama"])
+    draw_adapter(folder, folder / "adapters" / "one", seed=1, rank=4, scale=20.0, keys=KEYS)
+    player = Drive(load(folder))
+    prompt = list(range(5, 30))
+    plain = player.alone(new_row(prompt), 24)
+    wanted = player.alone(new_row(prompt, adapter="one"), 24)
+    assert wanted != plain
+    chance = random.Random(2)
+    got, _ = verified(player, new_row(prompt, adapter="one"), 24, wanted, chance)
+    assert [sampled.token for sampled in got] == wanted
