@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from bus.process.installation import ENVIRONMENTS, environment_in
 from bus.wire.errors import ConfigError
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from conf.blas import usable_cores
@@ -181,6 +182,7 @@ def main() -> int:
             load_sent_text=partial(load_text, constrain_tools=settings.runner.constrain_tools),
             llama_server=llama_server(settings.runner.llama_server),
             command_engine=partial(command_engine, settings.paths.config),
+            environment=partial(environment_in, settings.paths.data / ENVIRONMENTS),
             load_embedder=load_embedder,
             load_inputs=load_inputs,
             form_group=form_group,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from bus.models.tasks import ENGINES_FILE
+from bus.process.installation import ENVIRONMENTS
 from bus.process.supervisor import Supervisor
 from bus.process.zygote import OVERLAY_FILE
 from bus.service import Shell, run_service
@@ -84,6 +85,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         measure_again=MEASURE_AGAIN if sys.platform == "linux" else (),
         runner_variables=settings.paths.state / OVERLAY_FILE,
         engines_file=settings.paths.config / ENGINES_FILE,
+        environments=settings.paths.data / ENVIRONMENTS,
     )
 
 

@@ -78,6 +78,7 @@ class WorkerSettings:
     """The command that measures the BLAS libraries again."""
     runner_variables: Path = Path()
     engines_file: Path | None = None
+    environments: Path | None = None
 
 
 class Worker:
@@ -104,6 +105,7 @@ class Worker:
             self._notes.load_s,
             settings.engines_file,
             LastUsed(settings.weights.hashes.with_name("engines-memory.json")),
+            settings.environments,
         )
         self._downloads = Downloads(client, settings.weights)
         self._pulls = Pulls(client, settings.pulls, self._downloads, self._models)

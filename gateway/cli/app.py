@@ -113,6 +113,12 @@ VERBS: Mapping[str, Verb | Group] = {
             "again."
             ), "verbs.store.storage"),
     }),
+    "engine": Group("Packages for programs of engines.toml, such as vLLM.", {
+        "ls": Verb("List the environments of this machine.", "verbs.engines", here=True),
+        "add": Verb("Make an environment with pinned packages.", "verbs.engines",
+                    here=True),
+        "rm": Verb("Delete an environment.", "verbs.engines", here=True),
+    }),
     "service": Group("Start the node when the machine starts.", {
         "install": Verb((
             "Install a system service that starts the "

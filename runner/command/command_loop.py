@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 
 from bus.models.tasks import CommandEngine
 from bus.process.clock import now as clock_now
+from bus.process.installation import Environment
 from bus.translation import BrokenStream, Filtered, Hearing, ToldInPassing, events_in
 from runner.command.calls import EngineClient, EngineTrouble, Line, LostStream, News, is_end
 from runner.command.engine_process import EngineProcess
@@ -29,15 +30,16 @@ OVER_RATIO = 1.10
 
 
 class CommandLoop:
-    """The `EngineLoop` of a program. `plan` returns its settings; it is called in the engine's
-    thread, and may raise EngineTrouble. `warm_up` returns the path and the body of a short request,
-    and the translator of its answer. `client` is set when the program is ready. `news_at` is when
-    it last sent a part of an answer, by the main thread's word."""
+    """The `EngineLoop` of a program. `plan` returns its settings and the environment of packages
+    that it runs in, None without one; it is called in the engine's thread, and may raise
+    EngineTrouble. `warm_up` returns the path and the body of a short request, and the translator of
+    its answer. `client` is set when the program is ready. `news_at` is when it last sent a part of
+    an answer, by the main thread's word."""
 
     def __init__(
         self,
         name: str,
-        plan: Callable[[], CommandEngine],
+        plan: Callable[[], tuple[CommandEngine, Environment | None]],
         warm_up: Callable[[CommandEngine], tuple[str, dict[str, object], Hearing]],
         deadline_s: float,
     ) -> None:
@@ -55,10 +57,11 @@ class CommandLoop:
     def load(self) -> None:
         """Start the program and wait until it is ready. Raises OSError, EngineEnded,
         EngineTrouble."""
-        engine = self.engine = self._plan()
+        engine, venv = self._plan()
+        self.engine = engine
         total = engine.memory_bytes or 0
         self.status.progress = LoadProgress("weights", 0, total)
-        process = self._process = EngineProcess(self._name, engine)
+        process = self._process = EngineProcess(self._name, engine, venv)
         try:
             client = EngineClient(self._title, process.port, process.key, stall_s=engine.stall_s)
             self._wait(process, client, engine)

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from bus.models.tasks import CommandEngine
+from bus.process.installation import Environment
 from bus.wire.accelerators import IN_ORDER, VISIBLE
 from runner.command import guard
 
@@ -41,9 +42,10 @@ class EngineEnded(Exception):
 
 
 class EngineProcess:
-    """A running program. `port` is where it shall listen, `key` the API key that it may require."""
+    """A running program, in the environment `venv` of packages if there is one. `port` is where it
+    shall listen, `key` the API key that it may require."""
 
-    def __init__(self, name: str, engine: CommandEngine) -> None:
+    def __init__(self, name: str, engine: CommandEngine, venv: Environment | None = None) -> None:
         """Start the program. Raises OSError."""
         self.port = free_port()
         self.key = secrets.token_urlsafe(24)
@@ -60,6 +62,7 @@ class EngineProcess:
             "port": str(self.port),
         }
         words, more = engine.fill(values)
+        given = environment(os.environ, gpus)
         number = signal.Signals[f"SIG{engine.stop_signal}"]
         guarding = [sys.executable, "-I", "-S", str(Path(guard.__file__))]
         self._process = subprocess.Popen(
@@ -67,7 +70,7 @@ class EngineProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**environment(os.environ, gpus), **more},
+            env=given | more if venv is None else venv.variables(given, more),
             start_new_session=True,
         )
         self._drains = threading.Thread(target=self._drain, name="engine-output", daemon=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 
-from bus.models.tasks import COMMAND_DTYPE, CommandEngine
+from bus.models.tasks import COMMAND_DTYPE, CommandEngine, lack_of
 from bus.process.clock import wall
+from bus.process.installation import Environment
 from bus.process.memory import keep
 from bus.wire.errors import ConfigError
 from bus.wire.messages.control import RunnerSpec
@@ -53,8 +54,9 @@ class CommandRole(ServingRole):
     def _note_news(self, now: float) -> None:
         self._loop.news_at = now
 
-    def _plan(self) -> CommandEngine:
-        """Return the program's settings; called in the engine's thread. Raises EngineTrouble."""
+    def _plan(self) -> tuple[CommandEngine, Environment | None]:
+        """Return the program's settings and its environment of packages; called in the engine's
+        thread. Raises EngineTrouble."""
         try:
             engine = self._factories.command_engine(self._spec.model)
         except ConfigError as error:
@@ -67,7 +69,10 @@ class CommandRole(ServingRole):
                 f"engines.toml names the GPUs {sorted(engine.gpus)} for {self._spec.model}, but "
                 f"{sorted(reserved)} are reserved; load it again"
             )
-        return engine
+        venv = self._factories.environment(engine.venv) if engine.venv else None
+        if engine.venv and venv is None:
+            raise EngineTrouble("; ".join(lack_of(engine.venv)))
+        return engine, venv
 
     def _loaded(self) -> None:
         engine, client = self._loop.engine, self._loop.client

@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 
 from bus.models.tasks import CommandEngine
 from bus.process.clock import CoreWaits, MachineWaits, core_share, runnable_now, wall, working_tasks
+from bus.process.installation import Environment
 from bus.process.logs import Log
 from bus.service import Shell, place_of
 from bus.wire.errors import FailReason
@@ -59,8 +60,9 @@ class Factories:
     (raises NotMade) and `open_exchanges` (for a test) are called in the engine's thread.
     `load_text`, `load_inputs` (of an embedding model) and `load_sent_text` (of a GGUF model) are
     called in the text thread. `llama_server` is the command that starts it; empty if there is none.
-    `command_engine` returns the program of `engines.toml` with a name, None without one (raises
-    ConfigError); it is called in the engine's thread. `form_group` (group, own rank, seconds;
+    `command_engine` returns the program of `engines.toml` with a name (raises ConfigError), and
+    `environment` the environment of packages with a name; None if there is none. They are called in
+    the engine's thread. `form_group` (group, own rank, seconds;
     raises CannotForm) and `prepare` are called in the main thread; `prepare` at most once and
     first: it may import what the others need, except MLX.
     `engine_bytes` returns MLX's peak memory, None if unknown. `speculate` and `parity` are the
@@ -77,6 +79,7 @@ class Factories:
     load_sent_text: Callable[[RunnerSpec], SentWorks] | None = None
     llama_server: tuple[str, ...] = ()
     command_engine: Callable[[str], CommandEngine | None] = lambda _name: None
+    environment: Callable[[str], Environment | None] = lambda _name: None
     prepare: Callable[[], None] = lambda: None
     engine_bytes: Callable[[], int | None] = lambda: None
     speculate: Literal["auto", "off", "ngram"] = "off"

@@ -46,7 +46,8 @@ class DiskLook:
 class LocalModels:
     """The models of the last accepted scan: `cards` of complete ones, `parts` of others. Incomplete
     ones grow below `folder`. `load_s` maps models to the seconds of their last load. `engines_file`
-    has the programs that serve models, `engines_memory` their memory at earlier loads. `scan` may
+    has the programs that serve models, `environments` the folder of environments that they run in,
+    `engines_memory` their memory at earlier loads. `scan` may
     run in another thread."""
 
     def __init__(
@@ -56,6 +57,7 @@ class LocalModels:
         load_s: Mapping[ModelId, float] | None = None,
         engines_file: Path | None = None,
         engines_memory: LastUsed | None = None,
+        environments: Path | None = None,
     ) -> None:
         self.cards: Mapping[ModelId, ModelCard] = {}
         self.parts: Mapping[ModelId, PartialModel] = {}
@@ -64,7 +66,7 @@ class LocalModels:
         self._weights = weights
         self.folder = folder
         self._load_s: Mapping[ModelId, float] = {} if load_s is None else load_s
-        self._engines = CommandEngines(engines_file)
+        self._engines = CommandEngines(engines_file, environments)
         self._engines_memory = engines_memory
         self._measured = {} if engines_memory is None else engines_memory.read()
 

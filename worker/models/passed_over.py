@@ -14,6 +14,7 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from bus.models.gguf import is_gguf, lacking_parts, weight_files
+from bus.models.tasks import lack_of
 from bus.wire.cards import (
     NAME_CHARACTERS,
     PATH_CHARACTERS,
@@ -178,6 +179,11 @@ def engine_name_taken(folder: str) -> Unfit:
     """Return the notice about an engine with the name of a model in a folder."""
     why = f"the model in {folder} already has this name"
     return Unfit("same_name", why, "give the engine another name")
+
+
+def no_environment(name: str) -> Unfit:
+    """Return the notice about an engine whose environment of packages does not exist."""
+    return Unfit("bad_card", *lack_of(name))
 
 
 def dead_links(dead: Mapping[str, str]) -> Unfit | None:

@@ -20,8 +20,10 @@ from bus.models.tasks.engines import (
     COMMAND_DTYPE,
     COMMAND_TAG,
     ENGINES_FILE,
+    ENVIRONMENT_NAME,
     CommandEngine,
     EngineTable,
+    lack_of,
     read_engines,
 )
 from bus.models.tasks.reading import MOST_BYTES, FileTable
@@ -42,6 +44,7 @@ __all__ = [
     "COMMAND_DTYPE",
     "COMMAND_TAG",
     "ENGINES_FILE",
+    "ENVIRONMENT_NAME",
     "MOST_BYTES",
     "TASKS_FILE",
     "ClientKind",
@@ -59,6 +62,7 @@ __all__ = [
     "SpillingModel",
     "TaskTable",
     "capped",
+    "lack_of",
     "read_clients",
     "read_engines",
     "read_tasks",

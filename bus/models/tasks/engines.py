@@ -23,6 +23,8 @@ COMMAND_DTYPE, COMMAND_TAG = "command", "command-"
 the tag is the engine's name, so only a node with this engine can run the model."""
 MOST_ENGINES, MOST_TEXT = 100, 4_000
 MOST_CONTEXT, MOST_AT_ONCE = 1 << 28, 1_024
+ENVIRONMENT_NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
+"""A name of an environment, as a regular expression."""
 PLACEHOLDERS = ("capacity", "context", "gpus", "key", "model", "port")
 """The words that a command may have between braces."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -48,12 +50,13 @@ class CommandEngine(FileTable):
     `{capacity}` and `{key}`. `model`: the text for `{model}`, also the model's name in requests to
     the program; empty: the engine's own name. `dialect`: its API. `health`: the path that answers
     200 when it is ready. `capacity`: the most requests at a time. `memory_bytes`: the memory that
-    it takes, in bytes; None: as measured at its last load. `gpus`: the GPUs that it may use, by
-    number. `stop_signal` ends it; after `stop_s` it is killed. If it sends nothing for `stall_s`,
-    neither part of an answer nor its health, it is ended. `fields`: the fields beyond OpenAI's that
-    the program obeys; requests get a notice about others. `formats`: the formats of answers that it
-    enforces; others are refused. `thinks`, `calls_tools` and `sees`: whether its model can; tools
-    and images are refused if not.
+    it takes, in bytes; None: as measured at its last load. `venv`: the environment of `shoal
+    engine` that it runs in; empty: none. `gpus`: the GPUs that it may use, by number. `stop_signal`
+    ends it; after `stop_s` it is killed. If it sends nothing for `stall_s`, neither part of an
+    answer nor its health, it is ended. `fields`: the fields beyond OpenAI's that the program obeys;
+    requests get a notice about others. `formats`: the formats of answers that it enforces; others
+    are refused. `thinks`, `calls_tools` and `sees`: whether its model can; tools and images are
+    refused if not.
     """
 
     command: Text
@@ -64,6 +67,7 @@ class CommandEngine(FileTable):
     context_tokens: Annotated[int, Field(strict=True, ge=1, le=MOST_CONTEXT)] = 8_192
     capacity: Annotated[int, Field(strict=True, ge=1, le=MOST_AT_ONCE)] = 8
     environment: dict[str, str] = {}
+    venv: Annotated[str, Field(pattern=rf"^(?:{ENVIRONMENT_NAME})?$")] = ""
     gpus: tuple[Annotated[int, Field(strict=True, ge=0, lt=1_024)], ...] = ()
     stop_signal: Literal["TERM", "INT", "QUIT", "HUP", "KILL"] = "TERM"
     stop_s: Seconds = 5.0
@@ -126,6 +130,12 @@ class EngineTable(FileTable):
 def read_engines(text: str) -> EngineTable:
     """Parse the text of an `engines.toml`. Raises ConfigError with the line."""
     return read_table(ENGINES_FILE, EngineTable, _unsound, text)
+
+
+def lack_of(name: str) -> tuple[str, str]:
+    """Return what is wrong if there is no environment of this name, and the remedy."""
+    why = f"there is no environment {name} on this node"
+    return why, f"make it: `shoal engine add {name} PACKAGE==VERSION`"
 
 
 def _unsound(table: EngineTable) -> Iterator[Wrong]:

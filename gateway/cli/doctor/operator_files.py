@@ -5,12 +5,21 @@ Each check returns ok, warn or error, its finding and the remedy. Checks change 
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from bus.models.tasks import ENGINES_FILE, FileTable, read_clients, read_engines, read_tasks
+from bus.models.tasks import (
+    ENGINES_FILE,
+    CommandEngine,
+    FileTable,
+    read_clients,
+    read_engines,
+    read_tasks,
+)
+from bus.process.installation import ENVIRONMENTS, Environment, environment_in
 from bus.wire.errors import ConfigError
 from conf.settings import Settings
 from gateway.cli.doctor.check import Finding
@@ -56,16 +65,33 @@ def engines(settings: Settings, running: bool) -> Finding:
     table = _read("engines", "engines", file, read_engines, running=running)
     if isinstance(table, Finding):
         return table
+    counts, root = f"engines: {len(table.engines)} in {file}", settings.paths.data / ENVIRONMENTS
+    venvs = {
+        name: environment_in(root, engine.venv)
+        for name, engine in table.engines.items()
+        if engine.venv
+    }
+    lacking = sorted({table.engines[name].venv for name, venv in venvs.items() if venv is None})
+    if lacking:
+        remedy = f"make it: `shoal engine add {lacking[0]} PACKAGE==VERSION`"
+        text = f"{counts}; without their environments: {', '.join(lacking)}"
+        return Finding("engines", "error", text, remedy)
     missing = [
         f"{engine.program} ({name})"
         for name, engine in table.engines.items()
-        if shutil.which(engine.program) is None
+        if not _is_installed(engine, venvs.get(name))
     ]
-    counts = f"engines: {len(table.engines)} in {file}"
     if missing:
         remedy = "install these programs, or write their full paths into the file"
         return Finding("engines", "warn", f"{counts}; not found: {', '.join(missing)}", remedy)
     return Finding("engines", "ok", counts)
+
+
+def _is_installed(engine: CommandEngine, venv: Environment | None) -> bool:
+    variables = dict(os.environ)
+    if venv is not None:
+        variables = venv.variables(variables, {})
+    return shutil.which(engine.program, path=variables.get("PATH")) is not None
 
 
 def _read(

@@ -22,10 +22,17 @@ from bus.models.tasks import (
     EngineTable,
     read_engines,
 )
+from bus.process.installation import environment_in
 from bus.wire.cards import ModelCard, PassedOver
 from bus.wire.errors import ConfigError
 from bus.wire.ids import ModelId
-from worker.models.passed_over import Unfit, bad_engines, engine_name_taken, notice_of
+from worker.models.passed_over import (
+    Unfit,
+    bad_engines,
+    engine_name_taken,
+    no_environment,
+    notice_of,
+)
 
 FILES_RATIO, UNMEASURED_BYTES = 1.3, 2_000_000_000
 """The memory of a program that was never loaded: the size of its model's files times the first; if
@@ -41,10 +48,12 @@ class EnginesLook:
 
 
 class CommandEngines:
-    """The programs of `file`, which is read again when it changes; None: no file."""
+    """The programs of `file`, which is read again when it changes; None: no file. `environments`:
+    the folder of the environments that they may run in."""
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path | None, environments: Path | None = None) -> None:
         self._file = file
+        self._environments = environments
         self._stamp: tuple[int, int] | None = None
         self._table = EngineTable()
         self._written_at_s = 0
@@ -68,10 +77,17 @@ class CommandEngines:
             if model in models:
                 unfit = engine_name_taken(models[model].path)
                 notices.append(notice_of(name, str(self._file), unfit))
+            elif self._lacks(engine.venv):
+                notices.append(notice_of(name, str(self._file), no_environment(engine.venv)))
             else:
                 size = memory_of(engine, 0 if engine.gpus else measured.get(model, 0))
                 cards.append(engine_card(model, engine, size, str(self._file), self._written_at_s))
         return EnginesLook(tuple(cards), tuple(notices))
+
+    def _lacks(self, venv: str) -> bool:
+        if not venv or self._environments is None:
+            return bool(venv)
+        return environment_in(self._environments, venv) is None
 
     def _read(self, file: Path) -> None:
         try:
