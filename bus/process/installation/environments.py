@@ -26,8 +26,8 @@ _INTERPRETER = ("PYTHONHOME", "PYTHONPATH")
 @dataclass(frozen=True, slots=True)
 class Environment:
     """A complete environment. `packages`: the packages that the user named, pinned; all of them if
-    the user gave a file of pins. `pins`: how many packages are installed. `python`: its version. `made_at_s`:
-    wall clock. `build`: the folder in force, inside `folder`."""
+    the user gave a file of pins. `pins`: how many packages are installed. `python`: its version.
+    `made_at_s`: wall clock. `build`: the folder in force, inside `folder`."""
 
     name: str
     folder: Path

@@ -19,7 +19,7 @@ from gateway.cli.command import Invocation
 from gateway.cli.doctor.check import Finding, guarded
 from gateway.cli.doctor.checks import run_checks
 from gateway.cli.doctor.fixes import fix_all
-from gateway.cli.doctor.machine_checks import machine_checks
+from gateway.cli.doctor.machine_checks import gpu_checks, machine_checks
 from gateway.cli.doctor.mlx_checks import mlx_here
 from gateway.cli.doctor.model_findings import model_checks
 from gateway.cli.doctor.network_checks import network_checks
@@ -78,6 +78,7 @@ def _findings(settings: Settings, output: Output) -> list[Finding]:
             *run_checks(settings),
             *guarded("network", network_checks(settings, state)),
             *guarded("machine", machine_checks(state)),
+            *guarded("GPUs", gpu_checks(settings, state)),
             *guarded("models", model_checks(state, _model_folders(settings))),
         ]
 

@@ -1,25 +1,34 @@
-"""Talks to the system's tools: the checks of sleep, clock, RDMA and Thunderbolt.
+"""Talks to the system's tools: the checks of sleep, clock, RDMA, Thunderbolt and GPUs.
 
 If a tool is missing, fails or takes too long, its check reports nothing about it.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
 
+from bus.hardware.graphics_cards import PCI_VENDORS, cards_of, has_pci_display
 from bus.hardware.rdma_ports import rdma_enabled, rdma_ports
 from bus.hardware.thunderbolt import bridge_loops, bridge_service, ports_in
+from bus.wire.accelerators import Vendor
+from conf.paths import llama_server
+from conf.settings import Settings
 from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.machine_findings import (
     SLEEP_TARGETS,
     bridge_check,
     clock_source_check,
+    gpus,
     linux_sleep_check,
+    llama,
     logind_settings,
     mac_sleep,
     mac_sleep_check,
@@ -27,7 +36,7 @@ from gateway.cli.doctor.machine_findings import (
     rdma_check,
 )
 from gateway.cli.node.node_state import NodeState
-from gateway.cli.node.processes import tool_says
+from gateway.cli.node.processes import last_words, run_tool, tool_says
 
 LOGIND = (
     Path("/usr/lib/systemd/logind.conf.d"),
@@ -35,6 +44,9 @@ LOGIND = (
     Path("/etc/systemd/logind.conf.d"),
 )
 BATTERIES = Path("/sys/class/power_supply")
+NVIDIA = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+ASK_S = 20.0
+DRIVERS: Mapping[Vendor, str] = {"amd": "amdgpu", "intel": "i915 or xe"}
 
 
 def machine_checks(state: NodeState | None) -> Iterator[Finding]:
@@ -90,3 +102,43 @@ def linux_sleep() -> Finding:
     texts = [file.read_text(errors="replace") for file in files if file.is_file()]
     has_battery = any(BATTERIES.glob("BAT*"))
     return linux_sleep_check(targets, logind_settings(*texts), has_battery=has_battery)
+
+
+def gpu_checks(settings: Settings, state: NodeState | None) -> Iterator[Finding]:
+    """Yield the findings about GPUs and llama-server. Without a running node, the machine alone is
+    checked."""
+    card = next((card for card in state.cards if card.node == state.node), None) if state else None
+    root, lacks = Path("/"), dict[Vendor, str]()
+    if sys.platform.startswith("linux"):
+        lacks = _drivers_lacking(root)
+    yield gpus(lacks, card, os.environ)
+    if sys.platform.startswith("linux"):
+        yield llama(llama_server(settings.runner.llama_server), settings.runner.llama_server, card)
+
+
+def nvidia_trouble() -> str:
+    """Return why `nvidia-smi` lists no GPU; empty if it lists one."""
+    try:
+        done = run_tool(ASK_S, *NVIDIA)
+    except FileNotFoundError:
+        return "nvidia-smi is not on PATH"
+    except subprocess.TimeoutExpired:
+        return f"nvidia-smi did not answer within {ASK_S:g} s"
+    except OSError as error:
+        return f"nvidia-smi cannot be started: {error.strerror or error}"
+    if done.returncode == 0 and done.stdout.strip():
+        return ""
+    lines = done.stdout.strip().splitlines()
+    return f"nvidia-smi failed: {lines[-1] if lines else last_words(done)}"
+
+
+def _drivers_lacking(root: Path) -> dict[Vendor, str]:
+    """Return the makers of this machine's GPUs, each with the reason why its driver lists none;
+    empty if it lists one."""
+    lacks: dict[Vendor, str] = {}
+    for vendor, number in PCI_VENDORS.items():
+        if vendor == "nvidia" and (has_pci_display(root, number) or shutil.which(NVIDIA[0])):
+            lacks[vendor] = nvidia_trouble()
+        elif has_pci_display(root, number):
+            lacks[vendor] = "" if cards_of(root, number) else f"no driver ({DRIVERS[vendor]})"
+    return lacks

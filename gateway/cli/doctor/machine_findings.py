@@ -1,4 +1,4 @@
-"""Findings about a machine's sleep, clock, RDMA and Thunderbolt bridge.
+"""Findings about a machine's sleep, clock, RDMA, Thunderbolt bridge and GPUs.
 
 Pure: a tool's output in, facts out; facts in, a `Finding` out. Unknown text gives no facts. Formats
 are those of pmset(1), systemd's `show` (NAME=VALUE) and logind.conf(5).
@@ -13,8 +13,13 @@ from dataclasses import dataclass
 
 from bus.hardware.rdma_ports import ACTIVE, DOWN, DevicePort
 from bus.hardware.thunderbolt import BRIDGE, ThunderboltPort
+from bus.models.gguf import DTYPE as GGUF_DTYPE
+from bus.models.gguf import LLAMA_TAG
+from bus.wire.accelerators import COMPUTED_BY, VENDORS, VISIBLE, Device, Vendor, device_title
+from bus.wire.cards import NodeCard
 from bus.wire.ids import NodeId
 from gateway.cli.doctor.check import Finding
+from gateway.cli.output.amounts import size
 
 RDMA_GIGABITS = 80
 """Speed of Thunderbolt 5. Over a slower cable or port MLX can use its ring backend, but no RDMA."""
@@ -185,3 +190,76 @@ def bridge_check(loops: Sequence[Sequence[NodeId]], names: Mapping[str, str]) ->
 
 def _bridge_off(service: str) -> str:
     return f"`sudo networksetup -setnetworkserviceenabled {shlex.quote(service)} off`"
+
+
+def gpus(
+    lacks: Mapping[Vendor, str], card: NodeCard | None, variables: Mapping[str, str]
+) -> Finding:
+    """Return the finding about GPUs. `lacks`: the makers of the GPUs in the machine, each with the
+    reason why its driver lists none; empty: it does. `card`: the node's, None without a node."""
+    listed = card.devices if card is not None else ()
+    texts = [_title(device) for device in listed]
+    makers = {device.vendor for device in listed}
+    bad: list[tuple[str, str]] = []
+    for vendor, why in sorted(lacks.items()):
+        maker, hides = VENDORS[vendor], VISIBLE.get(vendor, "")
+        if vendor in makers:
+            continue
+        if why and vendor == "nvidia":
+            remedy = "install or repair NVIDIA's driver until `nvidia-smi` lists the GPU"
+            bad.append((f"the {maker} GPU cannot be used: {why}", remedy))
+        elif why and vendor == "amd":
+            remedy = "load the driver (`modprobe amdgpu`), then `shoal restart`"
+            bad.append((f"the {maker} GPU cannot be used: {why}", remedy))
+        elif card is None or why:
+            texts.append(f"{maker}{f': {why}' if why else ''}")
+        elif hides in variables:
+            texts.append(f"{maker}: hidden by {hides}")
+        else:
+            remedy = (
+                f"check {hides or 'the permissions'} in the node's environment; `shoal restart`"
+            )
+            bad.append((f"the node does not list the {maker} GPU", remedy))
+    if bad:
+        return Finding("GPUs", "warn", "; ".join([*(b for b, _ in bad), *texts]), bad[0][1])
+    return Finding("GPUs", "ok", "; ".join(texts) or "none: models run on the processor")
+
+
+def llama(program: Collection[str], chosen: str, card: NodeCard | None) -> Finding:
+    """Return the finding about llama-server. `program` is the command that starts it, `chosen` the
+    setting `runner.llama_server`, `card` the running node's."""
+    name = "llama-server"
+    if not program and chosen:
+        remedy = "correct the setting runner.llama_server, then `shoal restart`"
+        return Finding(name, "warn", f"{chosen} is not a program of this user", remedy)
+    models = card.models if card is not None else ()
+    ggufs = [model.model for model in models if model.dtype == GGUF_DTYPE]
+    if not program:
+        if not ggufs:
+            return Finding(name, "ok", "not installed, and no GGUF model needs it")
+        remedy = "put llama-server on PATH, or `pip install 'shoal-llm[llamacpp]'`; `shoal restart`"
+        return Finding(name, "warn", f"not installed, but {ggufs[0]} needs it", remedy)
+    is_library = len(program) > 1
+    text = "the library of the extra llamacpp" if is_library else next(iter(program))
+    if card is None:
+        return Finding(name, "ok", f"{text}; start the node to check its GPU backends")
+    computes = [each for each in COMPUTED_BY if f"{LLAMA_TAG}{each}" in card.backends]
+    text += f"; computes on {', '.join([*(each.upper() for each in computes), 'the processor'])}"
+    makers = {device.vendor for device in card.devices if not device.unified}
+    idle = [each for each, maker in COMPUTED_BY.items() if maker in makers and each not in computes]
+    if not idle:
+        return Finding(name, "ok", text)
+    maker = VENDORS[COMPUTED_BY[idle[0]]]
+    remedy = (
+        f"for GGUF models on the GPU, put a llama-server built for {idle[0].upper()} on PATH, or "
+        "name it in runner.llama_server; then `shoal restart`"
+    )
+    return Finding(name, "warn", f"{text}; it has no backend for the {maker} GPU", remedy)
+
+
+def _title(device: Device) -> str:
+    free = "" if device.free_bytes is None else f", {size(device.free_bytes)} free"
+    memory = f", {size(device.total_bytes)}{free}" if device.total_bytes else ""
+    shared = ", shares the machine's memory" if device.unified else ""
+    driver = f", driver {device.driver}" if device.driver else ""
+    return f"{device_title(device.key)}: {device.name or 'unknown'}{memory}{shared}{driver}"
