@@ -53,6 +53,7 @@ def weights_settings(settings: Settings) -> WeightsSettings:
 def worker_settings(settings: Settings) -> WorkerSettings:
     """Return the settings that the worker itself uses."""
     runner = settings.runner
+    is_linux = sys.platform.startswith("linux")
     return WorkerSettings(
         node_name=settings.node_name,
         slots=settings.slots,
@@ -82,10 +83,11 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         llama_server=llama_server(settings.runner.llama_server),
         spare=runner.spare,
         launched_by=os.environ.get(LAUNCHED_BY, ""),
-        measure_again=MEASURE_AGAIN if sys.platform == "linux" else (),
+        measure_again=MEASURE_AGAIN if is_linux else (),
         runner_variables=settings.paths.state / OVERLAY_FILE,
         engines_file=settings.paths.config / ENGINES_FILE,
         environments=settings.paths.data / ENVIRONMENTS,
+        memory_speed=settings.paths.measured / "memory-speed.json" if is_linux else None,
     )
 
 

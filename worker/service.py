@@ -30,7 +30,8 @@ from worker.looks import STUCK_S, Looked, Looks, Notices
 from worker.machine.awake import KeepAwake
 from worker.machine.blas_repeats import BlasRepeats
 from worker.machine.devices import DeviceWatch
-from worker.machine.node_card import FreeMemory, machine_facts
+from worker.machine.memory_speed import MemorySpeed
+from worker.machine.node_card import FreeMemory, chip, machine_facts
 from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import RankAddresses
 from worker.machine.rdma_watch import RdmaWatch
@@ -79,6 +80,8 @@ class WorkerSettings:
     runner_variables: Path = Path()
     engines_file: Path | None = None
     environments: Path | None = None
+    memory_speed: Path | None = None
+    """The file with the measured speed of this machine's memory; None: it is not measured."""
 
 
 class Worker:
@@ -113,6 +116,7 @@ class Worker:
         self._rdma = RdmaWatch(client)
         self._awake = KeepAwake(client.log)
         self._repeats = BlasRepeats(settings.runner_variables, settings.measure_again, client.log)
+        self._speed = MemorySpeed(settings.memory_speed, chip(), client.log)
         self._announced: tuple[tuple[object, ...], float] = ((), -CARD_S)
         self._notices = Notices(client.log)
         self._last_used = LastUsed(settings.weights.hashes.with_name("models-used.json"))
@@ -125,8 +129,11 @@ class Worker:
         self._slots = self._slot_control(supervisor, seen, ring_secret)
         self.table = self._slots.table
         verifying = self._verifications.models
-        near = Near(self._models, self._used, self._downloads, self.table, verifying)
-        self._evictions = Evictions(client, settings.store, near)
+        self._evictions = Evictions(
+            client,
+            settings.store,
+            Near(self._models, self._used, self._downloads, self.table, verifying),
+        )
         reactor.watch(self._link, self._slots.received)
         reactor.watch_changes(self._link, self._slots.connection)
         client.hear(f"reading.node.{client.speaker.node}", self._heard_reading)
@@ -260,7 +267,7 @@ class Worker:
         gpus, tags = self._devices.devices, self._devices.tags
         announced = (
             *(models, parts, addresses, ports, devices, passed_over, count, cannot_run),
-            *(gpus, tags),
+            *(self._speed.bytes_per_s, gpus, tags),
         )
         if announced == self._announced[0] and now - self._announced[1] < CARD_S:
             return
@@ -287,6 +294,7 @@ class Worker:
             rdma=devices,
             passed_over=passed_over,
             passed_over_count=count,
+            memory_bytes_per_s=self._speed.bytes_per_s,
             **facts,
         )
         self.client.publish(f"card.{node}", CardReading(card=card))
@@ -319,6 +327,8 @@ class Worker:
         living = (slot.hello for slot in self.table.slots.values() if slot.life != "free")
         hellos = [hello for hello in living if hello is not None]
         self._awake.look(hellos, now)
+        if not self._repeats.is_measuring:
+            self._speed.look(hellos, now)
         if self._repeats.look(hellos, now):
             self._slots.stop_spares("its BLAS is older than the last measurement")
         self._downloads.tick(now)

@@ -300,11 +300,12 @@ class NodeCard(Message):
     `chip`: the processor's name. `working_set_bytes`: how much memory the GPU of a Mac may wire, by
     its operator's limit, else by Metal's (0: neither is known). `devices`: its GPUs. `vram_bytes`:
     memory of the first NVIDIA GPU; it counts only if `devices` is empty, as in older cards, and so
-    does `gtt_bytes`. `memory_bytes_per_s` 0: not measured. `machine`: the same
-    for all nodes of one machine. `rdma`: the device whose active port leads to each peer, by node
-    id; `rdma_ports`: the ports of all devices. `os_version`: the system and its version.
-    `launched_by`: the launcher of the node (`shoal up`, `systemd`, `launchd`, ...). `tree`: the
-    fingerprint of the running code, the same for equal files.
+    does `gtt_bytes`. `memory_bytes_per_s`: what one thread of its processor reads; 0: not
+    measured, so the leader assumes a figure. `machine`: the same for all nodes of one machine.
+    `rdma`: the device whose active port leads to each peer, by node id; `rdma_ports`: the ports of
+    all devices. `os_version`: the system and its version. `launched_by`: the launcher of the node
+    (`shoal up`, `systemd`, `launchd`, ...). `tree`: the fingerprint of the running code, the same
+    for equal files.
 
     `weights_addresses`: where its worker offers the files of `models` to other nodes, best first;
     empty: it offers none. `parts`: models of which it has only some layers. `passed_over`: files

@@ -31,6 +31,8 @@ BACKEND_BYTES_PER_S = {"cpu": 12e9, "metal": 100e9, "cuda": 300e9, "rocm": 200e9
 """Assumed bytes per second of chips that the table above lacks, by the last part of the backend's
 tag. The figure of a CPU is from a measurement of MLX on one core (8.3 GB/s, a 134 MB model at 62
 tokens/s)."""
+GPU_KINDS = ("cuda", "rocm")
+"""Backends that read the memory of a GPU, which a node does not measure."""
 
 
 @dataclass(slots=True)
@@ -65,11 +67,11 @@ class Links:
 
 
 def read_s_per_byte(node: NodeCapacity, backend: str) -> float:
-    """Return the seconds in which a node reads a byte of weights: from its measured bandwidth, else
-    from its chip's."""
-    if node.card.memory_bytes_per_s:
-        return 1.0 / node.card.memory_bytes_per_s
+    """Return the seconds in which a node reads a byte of weights. The measured bandwidth of its
+    processor counts, unless a GPU with memory of its own computes; else the chip's."""
     chip, kind = node.card.chip.removeprefix("Apple "), backend.rpartition("-")[2]
+    if node.card.memory_bytes_per_s and kind not in GPU_KINDS:
+        return 1.0 / node.card.memory_bytes_per_s
     bytes_per_s = BACKEND_BYTES_PER_S.get(kind, BACKEND_BYTES_PER_S["cpu"])
     on_paper = CHIP_BYTES_PER_S.get(chip, bytes_per_s)
     return 1.0 / (on_paper * EFFICIENCY)

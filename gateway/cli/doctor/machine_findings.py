@@ -222,7 +222,9 @@ def gpus(
             bad.append((f"the node does not list the {maker} GPU", remedy))
     if bad:
         return Finding("GPUs", "warn", "; ".join([*(b for b, _ in bad), *texts]), bad[0][1])
-    return Finding("GPUs", "ok", "; ".join(texts) or "none: models run on the processor")
+    rate = card.memory_bytes_per_s if card is not None else 0.0
+    reads = f", which reads {size(rate)}/s per thread (measured)" if rate else ""
+    return Finding("GPUs", "ok", "; ".join(texts) or f"none: models run on the processor{reads}")
 
 
 def llama(program: Collection[str], chosen: str, card: NodeCard | None) -> Finding:
