@@ -7,17 +7,19 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from tests.harness.command_site import SERVER
+from tests.harness.engine_wheels import write_wheel
 from tests.harness.llama_site import TINY
 from tests.harness.nodes import MODEL, Node, eventually
 
 pytestmark = pytest.mark.nodes
-FAKE, REAL = "fake", "mlx-served"
+FAKE, REAL, ENVIRONED = "fake", "mlx-served", "environed"
 TOOL: dict[str, Any] = {"name": "weather", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -152,5 +154,34 @@ def test_a_file_that_is_wrong_is_told_and_changes_nothing(served: Node) -> None:
         eventually(lambda: "stal_s" in served.shoal("ls").stderr, 15, "the mistake is told")
         assert "engines.toml, line 5" in served.shoal("doctor").stdout
         assert answers(served)
+    finally:
+        file.write_text(before)
+
+
+def test_a_program_of_an_environment_is_there_once_that_is_made(
+    served: Node, tmp_path: Path
+) -> None:
+    write_wheel(tmp_path, "vllm_like", "1.0", script="vllm-like", code=SERVER.read_text())
+    file = served.home / "config" / "engines.toml"
+    before = file.read_text()
+    command = "vllm-like --port {port} --model {model} --key {key}"
+    table = f'[engines.{ENVIRONED}]\ncommand = "{command}"\nvenv = "like"\n'
+    try:
+        file.write_text(f"{before}\n{table}")
+        eventually(lambda: "no environment like" in served.shoal("ls").stderr, 15, "it is told")
+        refused = served.chat("Hello", model=ENVIRONED)
+        assert refused.status_code == 404 and "shoal engine add like" in refused.text, refused.text
+        words = ("--find-links", str(tmp_path), "--no-index")
+        made = served.shoal("engine", "add", "like", "vllm-like==1.0", *words)
+        assert "made like: vllm-like==1.0" in made.stdout, made.stderr
+        eventually(lambda: ENVIRONED in served.shoal("ls").stdout, 15, "the engine is listed")
+        assert served.chat("Hello", model=ENVIRONED, max_tokens=2).status_code == 200
+        assert "in use by" in served.shoal("engine", "rm", "like").stderr
+        served.shoal("stop", ENVIRONED)
+        eventually(
+            lambda: served.shoal("engine", "rm", "like").returncode == 0,
+            20,
+            "nothing uses it",
+        )
     finally:
         file.write_text(before)
