@@ -29,7 +29,8 @@ ENDS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PackageSources:
-    """Where packages come from; the default is as uv is configured."""
+    """Where packages come from; the default is as uv is configured. Without `build` only wheels
+    are used: building a package runs its code, and what the build needs has no pins."""
 
     index: Annotated[
         list[str] | None,
@@ -43,6 +44,11 @@ class PackageSources:
         bool, typer.Option("--no-index", help="Use only the folders of --find-links.")
     ] = False
 
+    build: Annotated[
+        bool,
+        typer.Option("--build", help="Build packages that have no wheel, which runs their code."),
+    ] = False
+
     def words(self) -> list[str]:
         """Return uv's options."""
         indexes = [word for url in self.index or () for word in ("--index", url)]
@@ -51,7 +57,8 @@ class PackageSources:
             for folder in self.find_links or ()
             for word in ("--find-links", str(folder.expanduser().resolve()))
         ]
-        return [*indexes, *folders, *(["--no-index"] if self.no_index else [])]
+        flags = (("--no-index", self.no_index), ("--no-build", not self.build))
+        return [*indexes, *folders, *(flag for flag, is_set in flags if is_set)]
 
 
 def find_uv() -> str:

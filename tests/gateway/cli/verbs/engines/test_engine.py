@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SHOAL_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     return tmp_path / "home"
+
+
+def write_source(folder: Path) -> None:
+    """Write a package without a wheel: its build would run code."""
+    files = {
+        "PKG-INFO": "Metadata-Version: 2.1\nName: tiny-source\nVersion: 1.0\n",
+        "setup.py": "1 / 0",
+    }
+    with tarfile.open(folder / "tiny_source-1.0.tar.gz", "w:gz") as archive:
+        for name, text in files.items():
+            entry = tarfile.TarInfo(f"tiny_source-1.0/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
 
 
 def run(*words: str, code: int = 0) -> Any:
@@ -147,6 +162,9 @@ def test_what_cannot_be_made_is_refused_and_leaves_nothing(
     assert "cannot make an environment with Python 2.1" in python.output
     for words in (["Up"], ["../x", "a"], ["x"], ["x", "a", "--lock", "f"], ["x", "./a.whl"]):
         run("add", *words, code=2)
+    write_source(tmp_path / "wheels")
+    source = run("add", "x", "tiny-source", code=1)
+    assert "tiny-source" in source.output and "uild" in source.output
     assert not listed()
     empty = tmp_path / "empty"
     empty.mkdir()
