@@ -108,7 +108,7 @@ class Uv:
         words = ["pip", "compile", "--quiet", "--generate-hashes", "--no-annotate", "--no-header"]
         words += ["--python", str(venv / "bin" / "python"), *sources]
         words += ["--output-file", str(lock), "-"]
-        remedy = "check the names and versions, and the sources (--index, --find-links)"
+        remedy = "check names, versions and sources (--index, --find-links); --build allows builds"
         self._run("these packages cannot be resolved", remedy, words, "\n".join(packages))
 
     def install(self, lock: Path, venv: Path, sources: Sequence[str]) -> None:
