@@ -188,6 +188,7 @@ MEANT = {
     "alias": "cp",
     "log": "logs",
     "leases": "lease ls",
+    "engines": "engine ls",
     "downloads": "pulls",
     "info": "show",
     "generate": "run",
