@@ -169,8 +169,13 @@ def test_a_program_of_an_environment_is_there_once_that_is_made(
     try:
         file.write_text(f"{before}\n{table}")
         eventually(lambda: "no environment like" in served.shoal("ls").stderr, 15, "it is told")
-        refused = served.chat("Hello", model=ENVIRONED)
-        assert refused.status_code == 404 and "shoal engine add like" in refused.text, refused.text
+        # another HTTP process may know of it a moment later
+        eventually(
+            lambda: "shoal engine add like" in served.chat("Hello", model=ENVIRONED).text,
+            15,
+            "requests are refused with the remedy",
+        )
+        assert served.chat("Hello", model=ENVIRONED).status_code == 404
         words = ("--find-links", str(tmp_path), "--no-index")
         made = served.shoal("engine", "add", "like", "vllm-like==1.0", *words)
         assert "made like: vllm-like==1.0" in made.stdout, made.stderr
