@@ -104,7 +104,7 @@ class CostModel:
     _decode_s: dict[int, float] = field(default_factory=dict[int, float])
     _verify_s: dict[int, float] = field(default_factory=dict[int, float])
     _drafts_s: list[float] = field(default_factory=list[float])
-    """What `drafts_s` returned, until something is learned."""
+    """The last result of `drafts_s`; empty once something new is learned."""
 
     def decode_s(self, rows: int) -> float:
         """Return the expected seconds of one decode of `rows` rows."""

@@ -1,7 +1,7 @@
 """When a row that decodes alone gets a draft.
 
 Pure. A drafter needs the row's last tokens, but plans are made one step ahead. So a plan waits for
-the step in flight only where a draft is likely to follow it, and a step with a draft is always read
+the step in flight only where a draft is likely to follow it. A step with a draft is always read
 before the next plan. Everything else about a row is as without drafts: a draft never reaches beyond
 its longest permitted output, its reserved memory, or the point at which thinking must end.
 

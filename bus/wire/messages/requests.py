@@ -242,7 +242,8 @@ class Usage(Message):
 
     `cached_tokens` of the `prompt_tokens` came from the prefix cache; `reasoning_tokens` are part
     of `completion_tokens`. `drafts` were verified, with `drafted_tokens` in all, of which the model
-    accepted some; the last two count those that were copied from the request's `prediction`.
+    accepted some; the last two count
+    the tokens that were copied from the request's `prediction`.
     """
 
     prompt_tokens: int = 0

@@ -21,8 +21,8 @@ class CachedTokens(TypedDict):
 
 
 class ReasoningTokens(TypedDict):
-    """How many of an answer's tokens were thinking. The others are there if a part of the request's
-    prediction was tried: its tokens that the model said, too, and those that it did not."""
+    """How many of an answer's tokens were thinking. The other two are there if a part of the
+    request's prediction was tried: how many of its tokens the model accepted and rejected."""
 
     reasoning_tokens: int
     accepted_prediction_tokens: NotRequired[int]

@@ -2,11 +2,11 @@
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: draws the model's own tokens at all positions of a draft.
 
-Position j is drawn as it would be without drafts, given that the first j drafted tokens are right:
-with the random key of its own position, and with penalties that count those tokens. All positions
-are drawn at once, like the rows of a batch. A drafted token is accepted while it is equal: the kept
-tokens are always the model's own, with greedy and with sampled decoding. (Leviathan's and Chen's
-rejection sampling keeps the distribution, not the tokens.)
+Position j is drawn as it would be without drafts if the first j drafted tokens are right. It has
+the random key of its own position, and penalties that count those tokens. All positions are drawn
+at once, like the rows of a batch. A drafted token is accepted while it is equal. So the kept tokens
+are always the model's own, with greedy and with sampled decoding. (Leviathan's and Chen's rejection
+sampling keeps the distribution, not the tokens.)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Proposes the next tokens of a row, and decides how many of them a step should verify.
 
-Pure. A draft never changes the text of a row: the model draws its own token at every drafted
-position, with the random key of that position, and a drafted token counts only while it is equal.
+Pure. A draft never changes the text of a row. The model draws its own token at every drafted
+position, with the random key of that position. A drafted token counts only while it is equal.
 """
 
 from runner.schedule.drafting.choice import SpeculateChoice, why_no_drafts

@@ -12,9 +12,9 @@ SpeculateChoice = Literal["auto", "off", "ngram"]
 def why_no_drafts(choice: SpeculateChoice, facts: EngineFacts, *, is_exact: bool) -> str:
     """Return why no drafts are verified; empty if they are.
 
-    "auto" requires that text is the same with and without drafts, because the results of a step
-    depend on its width in their last digits at most: float32, on a CPU, `runner.parity = exact`
-    (`is_exact`). "ngram" does not.
+    "auto" requires that text is the same with and without drafts: float32, on a CPU, and
+    `runner.parity = exact` (`is_exact`). Then the width of a step changes its results in their last
+    digits at most. "ngram" does not require it.
     """
     if choice == "off":
         return "runner.speculate is off"

@@ -1,4 +1,4 @@
-"""What a drafter is: an object that guesses the next tokens of one row.
+"""The protocol of a drafter, an object that guesses the next tokens of one row.
 
 Pure. A drafter sees every committed token of its row, in order. It also measures itself: before it
 takes a token, it compares the token with its own guess. So its rates depend on the tokens of the
@@ -16,7 +16,7 @@ from bus.wire.ids import TokenId
 LONGEST_DRAFT = 32
 """The most tokens of a draft."""
 BREAK = TokenId(-1)
-"""Stands for a place at which no text goes on."""
+"""Stands for a place without a guess."""
 
 DraftSource = Literal["ngram", "prediction"]
 

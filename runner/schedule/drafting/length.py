@@ -13,7 +13,7 @@ LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 GAIN = 1.05
 """A draft must promise at least this many times the tokens per second of plain steps."""
 WAIT_SHARE = 0.2
-"""What it costs to read a step before the next one is planned, as a share of a plain step."""
+"""The cost of reading a step before the next one is planned, as a share of a plain step."""
 
 
 def best_length(

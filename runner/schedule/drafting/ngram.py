@@ -1,7 +1,7 @@
 """Drafts that copy: what followed the last tokens of a row when they occurred before.
 
 Pure. The longest suffix of the row that occurred before decides, from `LEAST_MATCH` tokens on; of
-equally long ones, the most recent. The copy goes on from there while its tokens are right. A text
+equally long ones, the most recent. The copy continues from there while its tokens are right. A text
 that the client predicted is searched, too, and precedes the row's own text if it matches as well;
 before the first token, its beginning is the guess.
 
@@ -104,7 +104,7 @@ class NgramDrafter:
             self._predicted.add(token)
         self._source = self._own
         self._at = -1
-        """Where the copy goes on in `_source`; -1: there is no guess."""
+        """Where the copy continues in `_source`; -1: there is no guess."""
         self._match = 0
         self._right = [PRIOR_WEIGHT * prior for prior in PRIORS]
         self._tried = [PRIOR_WEIGHT for _ in PRIORS]
@@ -145,7 +145,7 @@ class NgramDrafter:
 
     def draft(self, most: int) -> Draft | None:
         """Return up to `most` tokens to copy. A copy that reaches the end of the row's own text
-        goes on with itself, so that a repeated pattern is repeated."""
+        continues with itself, so that a repeated pattern is repeated."""
         source, at = self._source.tokens, self._at
         if at < 0 or most < 1:
             return None
