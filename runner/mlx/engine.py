@@ -273,7 +273,7 @@ class MlxEngine:
             ]
             self._forward.prompts.compute(chunks, pending)
         rows = [row for name in plan.decode if (row := self._rows.named(name, pending)) is not None]
-        if rows and plan.draft:
+        if rows and plan.draft and not self._pending:  # else the row's last token is unknown
             (self._drafted,) = rows
             self._forward.verify(self._drafted, plan.draft, pending)
         elif rows:

@@ -369,7 +369,8 @@ def test_failures_have_the_status_and_the_words_of_each_dialect(node: Node, hub:
     known = node.http.get("/v1/models").json()["data"]
     own = next(one["id"] for one in known if "/" not in one["id"])
     here = node.http.post("/models/pull", json={"model": own})
-    assert here.status_code == 409 and f"{own} is already here" in here.json()["error"]["message"]
+    assert here.status_code == 409
+    assert f"already has the model {own}" in here.json()["error"]["message"]
     away = node.http.post("/models/pull", json={**missing, "to": "nowhere"})
     assert away.status_code == 404 and away.json()["error"]["code"] == "node_not_found"
     hub.faults = Faults(status=403, code="GatedRepo")

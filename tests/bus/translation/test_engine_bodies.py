@@ -49,6 +49,8 @@ SENT: dict[str, tuple[Any, dict[str, Any]]] = {
 REFUSED = ("history", "prompt_logprobs", "question", "template")
 FOR_RUNNERS = ("request_id", "model", "priority", "client_id", "key_id", "adapter", "trace")
 """Fields that a runner reads itself; `model` and `adapter` become `Target.model`."""
+HINTS = ("prediction",)
+"""Fields that can only make an answer faster; some servers refuse them."""
 SAMPLING: dict[str, tuple[Any, Any]] = {
     "temperature": (0.0, 0.0),
     "top_p": (0.5, 0.5),
@@ -87,7 +89,9 @@ def test_a_field_is_sent_in_the_server_s_words(name: str, prompt: Any) -> None:
 def test_every_field_of_a_request_has_a_case() -> None:
     elsewhere = {"prompt", "sampling", "tool_choice", "parallel_tool_calls", "top_logprobs"}
     elsewhere |= {"thinking", "effort", "variables"}
-    assert {*SENT, *REFUSED, *FOR_RUNNERS, *elsewhere} == set(GenerationRequest.model_fields)
+    assert {*SENT, *REFUSED, *FOR_RUNNERS, *HINTS, *elsewhere} == set(
+        GenerationRequest.model_fields
+    )
 
 
 @pytest.mark.parametrize("prompt", [CHAT, TEXT], ids=["chat", "text"])

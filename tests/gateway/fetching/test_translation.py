@@ -45,6 +45,7 @@ NOT_FOR_PROVIDERS = {
     "template": "of earlier builds",
     "adapter": "part of the name of a model of this cluster",
     "trace": "for runners",
+    "prediction": "a hint that changes no answer, and that some models of providers refuse",
 }
 texts = st.text(min_size=1, max_size=12)
 arguments = st.dictionaries(texts, st.one_of(st.integers(), texts, st.none()), max_size=3)

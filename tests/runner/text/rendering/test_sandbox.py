@@ -110,7 +110,7 @@ def test_a_template_in_a_file_of_its_own_counts(tmp_path: Path) -> None:
 
 def test_what_is_to_be_continued_has_to_be_shown(tmp_path: Path) -> None:
     tokenizer = ModelTokenizer(save_toy(tmp_path, template="nothing"))
-    with pytest.raises(ValueError, match="does not show"):
+    with pytest.raises(ValueError, match="leaves out the message"):
         tokenizer.render(TALK, [], thinking=False, continue_final=True)
 
 
