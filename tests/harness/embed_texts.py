@@ -54,7 +54,7 @@ def vectors_apart(folder: Path, texts: Sequence[str], variables: dict[str, str])
         cwd=ROOT,
         env={**os.environ, **variables},
         capture_output=True,
-        timeout=100,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()[-2000:]

@@ -54,7 +54,8 @@ class _Text:
         self.key = -1
         """Identifies the last run; -1 before there is one."""
 
-    def add(self, token: TokenId) -> None:
+    def add(self, token: TokenId) -> bool:
+        """Add a token. Return whether the run that ends in it occurred before."""
         at = len(self.tokens)
         self.tokens.append(token)
         before = -1
@@ -66,6 +67,7 @@ class _Text:
             self._last[key] = at
             self.key = key
         self._before.append(before)
+        return before >= 0
 
     def places(self, of: _Text) -> Iterable[int]:
         """Yield where the last `LEAST_MATCH` tokens of `of` end in this text, latest first; not the
@@ -136,12 +138,14 @@ class NgramDrafter:
                 kind = CLASSES[self._match]
                 self._right[kind] = FADES * self._right[kind] + (guess == token)
                 self._tried[kind] = FADES * self._tried[kind] + 1.0
-            self._own.add(token)
+            repeats = self._own.add(token)
             if guess == token:
                 self._at += 1
                 self._match = min(self._match + 1, MOST_MATCH)
-            else:
+            elif repeats or self._predicted.tokens:
                 self._search()
+            else:
+                self._at, self._match = -1, 0
 
     def draft(self, most: int) -> Draft | None:
         """Return up to `most` tokens to copy. A copy that reaches the end of the row's own text
