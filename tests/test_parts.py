@@ -87,12 +87,29 @@ def test_failures_of_an_earlier_run_are_forgotten(tmp_path: Path) -> None:
     assert parts.run(ALL, again=True, root=root) == 0
 
 
+BESIDE = """
+import os, time
+from pathlib import Path
+
+runs = Path(__file__).with_name("runs")
+
+def test_second_is_nice():
+    until = time.monotonic() + 60
+    while not runs.exists():
+        assert time.monotonic() < until, "the other part runs meanwhile"
+        time.sleep(0.02)
+    assert os.nice(0) == 19
+
+def test_first():
+    runs.touch()
+    assert os.nice(0) == 0
+"""
+
+
 def test_a_part_beside_another_has_the_lowest_priority_and_its_failures_are_run_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    slow = "import os, time\n\ndef test_first():\n    time.sleep(1)\n    assert os.nice(0) == 0\n"
-    nice = "import os\n\ndef test_second_is_nice(): assert os.nice(0) == 19\n"
-    root = suite(tmp_path, luck=LUCKLESS, slow=slow, nice=nice)
+    root = suite(tmp_path, luck=LUCKLESS, beside=BESIDE)
     assert parts.run([replace(ALL[0], is_beside=True), ALL[1]], again=True, root=root) == 0
     lines = capfd.readouterr().out
     assert "1 failed, 1 passed, 2 deselected" in lines and "2 passed, 2 deselected" in lines

@@ -2,7 +2,7 @@
 
 Pure. The first prompt initialises every part of the engine; its cost is ignored. The other prompts
 measure the cost of prefill. So when the first long prompt arrives while rows decode, the decodes
-already get their share of the time. These prompts are as long as one second of prefill allows.
+already get their share of the time. A prompt that is expected to take over a second is skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runner.schedule import RowEvent, RowFailed, RowFinished, Scheduler
 from runner.text import PreparedChoice, PreparedRequest
 
 LENGTHS = (48, 48, 256)
-"""Lengths of the warm-up prompts in tokens; the last prompt needs several chunks."""
+"""Lengths of the warm-up prompts in tokens."""
 MAKES = 8
 LONGEST_S = 1.0
 """A warm-up prompt that is expected to take longer is skipped."""

@@ -8,7 +8,7 @@ measurements cannot separate the parts, the parts get their usual proportions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +53,17 @@ def _near(expected: float, measured: float) -> float:
 
 def _blend(average: float, measured: float) -> float:
     return average + MEMORY * (_near(average, measured) - average)
+
+
+def _neighbours(seconds: Mapping[int, float], size: int) -> tuple[int, int]:
+    """Return the nearest measured sizes below and above; 0: there is none."""
+    below = max((other for other in seconds if other < size), default=0)
+    return below, min((other for other in seconds if other > size), default=0)
+
+
+def _between(seconds: Mapping[int, float], below: int, size: int, above: int) -> float:
+    part = (size - below) / (above - below)
+    return seconds[below] * (1 - part) + seconds[above] * part
 
 
 def _parts(groups: Sequence[GroupSize]) -> NDArray[np.float64]:
@@ -113,11 +124,9 @@ class CostModel:
         exact = self._decode_s.get(rows)
         if exact is not None:
             return exact
-        below = max((count for count in self._decode_s if count < rows), default=0)
-        above = min((count for count in self._decode_s if count > rows), default=0)
+        below, above = _neighbours(self._decode_s, rows)
         if below and above:
-            part = (rows - below) / (above - below)
-            return self._decode_s[below] * (1 - part) + self._decode_s[above] * part
+            return _between(self._decode_s, below, rows, above)
         if below:
             return float(self._decode_s[below] * (rows / below) ** 0.5)
         return self._decode_s[above] if above else DECODE_PRIOR_S
@@ -129,16 +138,11 @@ class CostModel:
         if exact is not None:
             return exact
         plain_s = self.decode_s(1)
-        below = max((other for other in self._verify_s if other < width), default=0)
-        above = min((other for other in self._verify_s if other > width), default=0)
-        if below and above:
-            part = (width - below) / (above - below)
-            return self._verify_s[below] * (1 - part) + self._verify_s[above] * part
-        if below:
+        below, above = _neighbours(self._verify_s, width)
+        if below and not above:
             return self._verify_s[below] + COLUMN_SHARE * plain_s * (width - below)
         if above:
-            part = (width - 1) / (above - 1)
-            return plain_s * (1 - part) + self._verify_s[above] * part
+            return _between({1: plain_s, **self._verify_s}, below or 1, width, above)
         return plain_s * (1 + COLUMN_SHARE * (width - 1))
 
     def drafts_s(self) -> Sequence[float]:

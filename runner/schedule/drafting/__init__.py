@@ -5,12 +5,11 @@ position, with the random key of that position. A drafted token counts only whil
 """
 
 from runner.schedule.drafting.choice import SpeculateChoice, why_no_drafts
-from runner.schedule.drafting.drafter import BREAK, LONGEST_DRAFT, Draft, Drafter
+from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter
 from runner.schedule.drafting.length import LENGTHS, best_length, worth_waiting
 from runner.schedule.drafting.ngram import NgramDrafter
 
 __all__ = [
-    "BREAK",
     "LENGTHS",
     "LONGEST_DRAFT",
     "Draft",

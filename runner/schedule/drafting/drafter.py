@@ -15,8 +15,6 @@ from bus.wire.ids import TokenId
 
 LONGEST_DRAFT = 32
 """The most tokens of a draft."""
-BREAK = TokenId(-1)
-"""Stands for a place without a guess."""
 
 DraftSource = Literal["ngram", "prediction"]
 

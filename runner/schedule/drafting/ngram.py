@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bus.wire.ids import TokenId
-from runner.schedule.drafting.drafter import BREAK, LONGEST_DRAFT, Draft, DraftSource
+from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, DraftSource
 
 LEAST_MATCH = 3
 MOST_MATCH = 32
@@ -133,8 +133,8 @@ class NgramDrafter:
         """Add committed tokens, and count whether they were guessed."""
         for token in tokens:
             source, at = self._source.tokens, self._at
-            guess = source[at] if 0 <= at < len(source) else BREAK
-            if guess != BREAK:
+            guess = source[at] if 0 <= at < len(source) else None
+            if guess is not None:
                 kind = CLASSES[self._match]
                 self._right[kind] = FADES * self._right[kind] + (guess == token)
                 self._tried[kind] = FADES * self._tried[kind] + 1.0

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from bus.models.tasks import ENGINES_FILE, ENVIRONMENT_NAME, CommandEngine, read_engines
-from bus.process.installation import ENVIRONMENTS, Environment, environment_in, names_in
+from bus.process.installation import ENVIRONMENTS, LOCK, Environment, environment_in, names_in
 from bus.wire.errors import ConfigError
 from conf.settings import Settings
 from gateway.cli.command import Invocation
@@ -36,21 +36,26 @@ def ls(invocation: Invocation) -> None:
     settings, output = invocation.settings(), invocation.output
     root, engines = settings.paths.data / ENVIRONMENTS, _engines(settings, invocation)
     documents: list[dict[str, object]] = []
+    rows: list[tuple[str, ...]] = []
     for name in names_in(root):
         made = environment_in(root, name)
+        bytes_, users = size_of(root / name), _users(engines, name)
+        processes, python = sorted(users_of(root / name)), made.python if made else ""
         documents.append(
             {
                 "name": name,
                 "complete": made is not None,
                 "packages": made.packages if made else (),
                 "installed": made.pins if made else 0,
-                "python": made.python if made else "",
-                "size_bytes": size_of(root / name),
-                "engines": _users(engines, name),
-                "processes": sorted(users_of(root / name)),
-                "lock": str(made.built / "requirements.txt") if made else "",
+                "python": python,
+                "size_bytes": bytes_,
+                "engines": users,
+                "processes": processes,
+                "lock": str(made.built / LOCK) if made else "",
             }
         )
+        shown = name, _packages(made), size(bytes_), python or "-", ", ".join(users) or "-"
+        rows.append((*shown, "yes" if processes else "no"))
     missing = sorted(
         {
             each.venv
@@ -59,17 +64,6 @@ def ls(invocation: Invocation) -> None:
         }
     )
     output.document({"environments": documents, "missing": missing})
-    rows = [
-        (
-            row["name"],
-            _packages(environment_in(root, str(row["name"]))),
-            size(float(str(row["size_bytes"]))),
-            row["python"] or "-",
-            ", ".join(_users(engines, str(row["name"]))) or "-",
-            "yes" if row["processes"] else "no",
-        )
-        for row in documents
-    ]
     if rows:
         output.table(("name", "packages", ">size", "python", "engines", "runs"), rows)
     else:
@@ -124,7 +118,7 @@ def add(
     bytes_ = size_of(made.built)
     output.document(
         {"name": name, "packages": made.packages, "installed": made.pins, "python": made.python,
-         "size_bytes": bytes_, "lock": str(made.built / "requirements.txt")}
+         "size_bytes": bytes_, "lock": str(made.built / LOCK)}
     )  # fmt: skip
     output.say(f"made {name}: {_packages(made)}, Python {made.python}, {size(bytes_)}")
     if before is not None and users_of(before.built):
