@@ -300,8 +300,11 @@ class Worker:
         self.client.publish(f"card.{node}", CardReading(card=card))
 
     def _with_use(self, card: ModelCard) -> ModelCard:
-        at_s = self._used.get(card.model, 0)
-        return card.model_copy(update={"last_used_at_s": at_s}) if at_s else card
+        used_at_s = self._used.get(card.model, 0)
+        speed = self._notes.tokens_per_s.get(card.model, 0.0)
+        if not used_at_s and not speed:
+            return card
+        return card.model_copy(update={"last_used_at_s": used_at_s, "tokens_per_s": speed})
 
     def _heard_use(self, _topic: str, envelope: Envelope) -> None:
         reading = envelope.message
@@ -313,6 +316,12 @@ class Worker:
             at_s = minute_of(wall() - reading.last_used_ago_s)
             self._used[reading.model] = max(at_s, self._used.get(reading.model, 0))
             self._models.measured(reading.model, reading.process_bytes)
+            is_whole = any(
+                instance.instance == reading.instance and len(instance.shards) == 1
+                for instance in self.client.state.instances.values()
+            )
+            if is_whole and reading.row_tokens_per_s:
+                self._notes.decoded(reading.model, reading.row_tokens_per_s, self._reactor.now())
 
     def _heard_reading(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, NodeReading):

@@ -94,8 +94,9 @@ class ModelCard(Message):
     `tool_parser` and `reasoning_parser`: the parsers of its output; empty: as its chat template
     says. `special_tokens_in_messages`: special tokens in the text of messages count as tokens, not
     as text. `made_from`: the model that it was quantized from. `load_s`: the duration of its last
-    load on this node, from an empty runner to a ready one; 0: unknown. `gpus`: the GPUs over which
-    its program of `engines.toml` divides its memory equally, by index.
+    load on this node, from an empty runner to a ready one; 0: unknown. `tokens_per_s`: the speed of
+    one row in a runner of this node that had the whole model; 0: not measured. `gpus`: the GPUs
+    over which its program of `engines.toml` divides its memory equally, by index.
     """
 
     model: ModelId
@@ -152,6 +153,7 @@ class ModelCard(Message):
     special_tokens_in_messages: bool = False
     made_from: str = ""
     load_s: float = 0.0
+    tokens_per_s: float = 0.0
     adapters: tuple[AdapterCard, ...] = ()
     kv: KvKind = "full"
     kv_group: int = 0

@@ -64,6 +64,7 @@ class LocalCopy:
 
     `disk_bytes`: how many bytes of the weights' files its disk can take, if not all; then the node
     can only be a stage of a pipeline. `partial`: the layers that its disk already has.
+    `measured_s`: the measured seconds per token of the whole model; 0: use the prediction.
     """
 
     node: NodeCapacity
@@ -73,6 +74,7 @@ class LocalCopy:
     costs: LayerCosts
     disk_bytes: int | None = None
     partial: PartialModel | None = None
+    measured_s: float = 0.0
 
     @property
     def is_part(self) -> bool:
@@ -121,8 +123,9 @@ class LocalCopy:
 
     @property
     def token_s(self) -> float:
-        """Return the predicted seconds per token if the node runs the whole model."""
-        return self.costs.read_bytes * read_s_per_byte(self.node, self.backend)
+        """Return the measured or predicted seconds per token if the node runs the whole model."""
+        predicted_s = self.costs.read_bytes * read_s_per_byte(self.node, self.backend)
+        return self.measured_s or predicted_s
 
 
 def room_now(node: NodeCapacity) -> int:
@@ -172,7 +175,18 @@ def find_copies(
         if options:
             blocked.pop(node.name, None)
             copies.append(max(options, key=lambda copy: (copy.fits_ever, copy.node.ceiling_bytes)))
-    return tuple(copies), blocked
+    return _timed(spec.model, copies), blocked
+
+
+def _timed(model: ModelId, copies: Sequence[LocalCopy]) -> tuple[LocalCopy, ...]:
+    """Return the copies with their measured times, if each of them was measured. A measured time
+    and a prediction are not compared."""
+    cards = [copy.node.card_of(model) for copy in copies]
+    speeds = [0.0 if card is None else card.tokens_per_s for card in cards]
+    if not all(speeds):
+        return tuple(copies)
+    pairs = zip(copies, speeds, strict=True)
+    return tuple(replace(copy, measured_s=1.0 / speed) for copy, speed in pairs)
 
 
 def _copy_of(

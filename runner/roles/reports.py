@@ -96,5 +96,6 @@ class RunnerMeter:
             cache_bytes=memory.cache_bytes,
             limit_bytes=spec.memory_limit_bytes,
             memory_ends=load.memory_ends,
+            row_tokens_per_s=1.0 / load.row_s if load.row_s else 0.0,
             found=dict(self.facts_found),
         )

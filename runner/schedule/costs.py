@@ -164,6 +164,11 @@ class CostModel:
         return CHUNK_STEP * max(min(steps, most // CHUNK_STEP), least // CHUNK_STEP, 1)
 
     @property
+    def row_s(self) -> float:
+        """Return the measured seconds of one decode of one row; 0: not measured."""
+        return self._decode_s.get(1, 0.0)
+
+    @property
     def knows_decode(self) -> bool:
         return bool(self._decode_s)
 

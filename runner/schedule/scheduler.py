@@ -67,6 +67,8 @@ class SchedulerLoad:
     prefix_bytes: int = 0
     preemptions: int = 0
     memory_ends: int = 0
+    row_s: float = 0.0
+    """The measured seconds of a step of one row; 0: not measured."""
 
 
 class Scheduler:
@@ -294,6 +296,7 @@ class Scheduler:
             prefix_bytes=table.prefixes.used_bytes,
             preemptions=table.preemptions,
             memory_ends=table.pressure.ended,
+            row_s=table.costs.row_s,
         )
 
     def validate_state(self) -> None:

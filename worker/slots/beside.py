@@ -1,5 +1,5 @@
-"""Talks to the disk for the slots, in a thread of its own: stores load times, and deletes partial
-models of killed quantising runners.
+"""Talks to the disk for the slots, in a thread of its own: stores measured figures of models, and
+deletes partial models of killed quantising runners.
 
 Unfinished models are below `.quantizing` in the models folder, each in a folder locked by the
 process that writes it.
@@ -21,28 +21,43 @@ from bus.process.logs import Log
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import UNFINISHED
 
-MOST_TIMES = 1000
+MOST_FIGURES = 1000
+SPEED_S = 30.0
+"""Seconds between two measurements of a model's speed that count."""
+WEIGHT = 0.3
+"""The weight of the newest measurement in the average speed."""
+SPEEDS_FILE = "tokens_per_s.json"
 
 
 class SlotNotes:
-    """Data that outlives runners. `load_s` are the seconds of each model's last load on this node,
-    stored in `file`. `models` is the models folder."""
+    """Data that outlives runners, by model, each kind in a file. `load_s`: the seconds of the last
+    load on this node, in `file`. `tokens_per_s`: the speed of one row, in `SPEEDS_FILE` beside it.
+    `models` is the models folder."""
 
     def __init__(self, file: Path, models: Path, log: Log) -> None:
-        self.load_s: dict[ModelId, float] = load_times(file)
-        self._file = file
+        self._load_file, self._speed_file = file, file.with_name(SPEEDS_FILE)
+        self.load_s: dict[ModelId, float] = stored_figures(self._load_file)
+        self.tokens_per_s: dict[ModelId, float] = stored_figures(self._speed_file)
+        self._noted_at: dict[ModelId, float] = {}
         self._models = models
         self._log = log
         self._thread = ThreadPoolExecutor(1, "slot-notes")
         self._is_closed = False
 
     def loaded(self, model: ModelId, seconds: float) -> None:
-        self.load_s.pop(model, None)
-        self.load_s[model] = round(seconds, 2)
-        while len(self.load_s) > MOST_TIMES:
-            self.load_s.pop(next(iter(self.load_s)))
-        if not self._is_closed:
-            self._thread.submit(self._keep, dict(self.load_s))
+        """Store the duration of a load."""
+        self._note(self.load_s, model, round(seconds, 2), self._load_file)
+
+    def decoded(self, model: ModelId, tokens_per_s: float, now: float) -> None:
+        """Average a measured speed with the earlier ones, at most once in `SPEED_S` for each
+        model."""
+        if now - self._noted_at.get(model, -SPEED_S) < SPEED_S:
+            return
+        self._noted_at[model] = now
+        before = self.tokens_per_s.get(model, tokens_per_s)
+        average = float(f"{before + WEIGHT * (tokens_per_s - before):.2g}")
+        if average != self.tokens_per_s.get(model):
+            self._note(self.tokens_per_s, model, average, self._speed_file)
 
     def sweep(self) -> None:
         """Delete the folders of unfinished models that no process is writing any more."""
@@ -55,22 +70,32 @@ class SlotNotes:
         self._is_closed = True
         self._thread.shutdown()
 
-    def _keep(self, seconds: Mapping[ModelId, float]) -> None:
+    def _note(
+        self, figures: dict[ModelId, float], model: ModelId, figure: float, file: Path
+    ) -> None:
+        figures.pop(model, None)
+        figures[model] = figure
+        while len(figures) > MOST_FIGURES:
+            figures.pop(next(iter(figures)))
+        if not self._is_closed:
+            self._thread.submit(self._write, file, dict(figures))
+
+    def _write(self, file: Path, figures: Mapping[ModelId, float]) -> None:
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            new = self._file.with_suffix(".new")
-            new.write_text(json.dumps(seconds))
-            new.replace(self._file)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            new = file.with_suffix(".new")
+            new.write_text(json.dumps(figures))
+            new.replace(file)
         except OSError as error:
-            self._log.warning("cannot save how long loads take", error=str(error))
+            self._log.warning("cannot save the measured figures of models", error=str(error))
 
     def _sweep(self) -> None:
         for name in sweep_unfinished(self._models):
             self._log.warning("removed the partial files of an unfinished quantisation", name=name)
 
 
-def load_times(file: Path) -> dict[ModelId, float]:
-    """Return the stored load times, in seconds by model; empty if the file cannot be read."""
+def stored_figures(file: Path) -> dict[ModelId, float]:
+    """Return the stored figures by model; empty if the file cannot be read."""
     try:
         content: Any = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError):

@@ -125,7 +125,7 @@ class RunnerReading(Message):
     "full", "8bit", or "8bit in 4 of 24 layers"; empty if unknown. Measured memory: `active_bytes`,
     `cache_bytes` (freed but retained), `process_bytes`. `limit_bytes`: its reservation.
     `memory_ends`: rows that ended because memory ran short. `found`: notes on template and
-    tokenizer.
+    tokenizer. `row_tokens_per_s`: the measured speed of a row that decodes alone; 0: not measured.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -165,6 +165,7 @@ class RunnerReading(Message):
     memory_ends: int = 0
     found: dict[str, str] = {}
     process_bytes: int = 0
+    row_tokens_per_s: float = 0.0
 
 
 class ClassDemand(Message):

@@ -119,6 +119,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("used", _ago(state.last_used_s(card.model))),
         ("changed", _ago(card.modified_at_s)),
         ("loads in", loads_in(card.model, state)),
+        ("writes", speeds_in(card.model, state)),
     ]
     rows += _abilities(card)
     rows += settings_rows(card)
@@ -196,13 +197,19 @@ def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
 
 def loads_in(model: str, state: NodeState) -> str:
     """Return how long the last load took on each node, as text; "-" if unknown."""
-    times = [
-        (node.name, card.load_s)
-        for node in state.cards
-        for card in node.models
-        if card.model == model and card.load_s
-    ]
+    times = [(name, card.load_s) for name, card in _cards_of(model, state) if card.load_s]
     return ", ".join(f"{seconds:.1f} s on {name}" for name, seconds in times) or "-"
+
+
+def speeds_in(model: str, state: NodeState) -> str:
+    """Return the measured speed of one answer on each node, as text; "-" if unknown."""
+    cards = [(name, card) for name, card in _cards_of(model, state) if card.tokens_per_s]
+    return ", ".join(f"{card.tokens_per_s:.3g} tokens/s on {name}" for name, card in cards) or "-"
+
+
+def _cards_of(model: str, state: NodeState) -> list[tuple[str, ModelCard]]:
+    """Return each node that has a model, by name, with its card of the model."""
+    return [(node.name, m) for node in state.cards for m in node.models if m.model == model]
 
 
 def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
