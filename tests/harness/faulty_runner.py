@@ -48,6 +48,8 @@ PREPARES_S = 2.0
 WAITS_S = 1.0
 STRAYS_AFTER = 120
 """Steps: more than warming up takes, so that a request's token is misread."""
+SWELLS_AFTER = 10
+"""Steps with six rows: a row of the warm-up leaves sooner."""
 
 
 class FaultyEngine(FakeEngine):
@@ -125,21 +127,23 @@ def load_straying(
 def load_swollen(
     spec: RunnerSpec, context: RankContext | None, progress: Progressed
 ) -> FollowingEngine:
-    """The real engine; its memory is simulated: once it has six rows, there is room for four."""
+    """The real engine; its memory is simulated: once it has had six rows for `SWELLS_AFTER` steps,
+    there is room for four."""
     engine = real.load_engine(spec, context, progress)
     follow, memory = engine.follow, engine.memory
     rows: set[RowId] = set()
-    most = 0
+    steps_of_six = 0
 
     def following(plan: StepPlan, barred: tuple[RowId, ...]) -> None:
-        nonlocal most
+        nonlocal steps_of_six
         rows.difference_update(plan.release, plan.preempt)
         rows.update(one.row for one in plan.admit)
-        most = max(most, len(rows))
+        if steps_of_six < SWELLS_AFTER:
+            steps_of_six = steps_of_six + 1 if len(rows) >= 6 else 0
         follow(plan, barred)
 
     def simulated() -> EngineMemory:
-        taken = len(rows) * spec.memory_limit_bytes // 4 if most >= 6 else 0
+        taken = len(rows) * spec.memory_limit_bytes // 4 if steps_of_six >= SWELLS_AFTER else 0
         return replace(memory(), active_bytes=taken, cache_bytes=0)
 
     engine.follow, engine.memory = following, simulated
