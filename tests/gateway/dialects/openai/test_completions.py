@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from bus.wire.messages.requests import TextPrompt, TokensPrompt
+from gateway.dialects.body import EXTRAS
 from gateway.dialects.dialect import Limits
 from gateway.dialects.openai.bodies import HARMLESS, REFUSED_COMPLETIONS, CompletionsBody
 from gateway.dialects.openai.completions import OpenAICompletions
@@ -154,4 +155,4 @@ def test_every_field_of_the_body_is_sent_by_a_test_above() -> None:
     sent = {name for _, body, _, _ in HONOURED for name in body}
     sent |= {name for body, _ in REFUSED for name in body} - {"promt", "prompt_logprobs"}
     sent |= FORM_FIELDS | {"stream", "prompt_cache_key"}
-    assert set(CompletionsBody.model_fields) == {one for one in sent if one[:2] != "x_"}
+    assert set(CompletionsBody.model_fields) == sent - EXTRAS.keys()
