@@ -17,25 +17,25 @@ from tests.harness.typed_lines import examples, typed
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[GatewayTestbed]:
-    with gateway_testbed() as found:
-        found.runner()
-        eventually(lambda: ready(found), 10, "the instance is ready")
-        chat(found, "tokens=3", x_client_id="ann")
-        chat(found, "tokens=4 refuse=queue_full", x_client_id="bob")
-        chat(found, "tokens=5", x_client_id="ann")
-        yield found
+    with gateway_testbed() as testbed:
+        testbed.runner()
+        eventually(lambda: ready(testbed), 10, "the instance is ready")
+        chat(testbed, "tokens=3", x_client_id="ann")
+        chat(testbed, "tokens=4 refuse=queue_full", x_client_id="bob")
+        chat(testbed, "tokens=5", x_client_id="ann")
+        yield testbed
 
 
 @pytest.mark.parametrize("line", examples("requests"))
 def test_each_line_of_the_page_runs_as_printed(
     made: GatewayTestbed, tmp_path: Path, line: str
 ) -> None:
-    found = typed(made, tmp_path, line)
-    assert found.returncode == 0, found.stderr
+    done = typed(made, tmp_path, line)
+    assert done.returncode == 0, done.stderr
     words = {"--errors": "bob", "--client": "ann", "--stats": "ann"}
-    assert next((word for option, word in words.items() if option in line), "ann") in found.stdout
+    assert next((word for option, word in words.items() if option in line), "ann") in done.stdout
     if "--json" in line:
-        assert json.loads(found.stdout)["requests"] == 3
+        assert json.loads(done.stdout)["requests"] == 3
 
 
 def test_there_are_examples_of_each_way_to_ask() -> None:
@@ -69,8 +69,8 @@ def test_statistics_have_errors_apart(made: GatewayTestbed, tmp_path: Path) -> N
 
 
 def test_what_does_not_go_together_is_refused(made: GatewayTestbed, tmp_path: Path) -> None:
-    found = typed(made, tmp_path, "shoal requests --stats --errors")
-    assert found.returncode == 2 and "--stats" in found.stderr
+    done = typed(made, tmp_path, "shoal requests --stats --errors")
+    assert done.returncode == 2 and "--stats" in done.stderr
 
 
 ROW: dict[str, Any] = {
