@@ -48,7 +48,7 @@ EXIT_CODES: Mapping[int, str] = {
     ENGINE_ERROR: "the engine raised an exception; see the log for its traceback",
     LOAD_FAILED: "the model could not be loaded; retrying will not help",
     NO_SPEC: "no worker sent this slot a spec in time",
-    SLOT_REFUSED: "the worker has no work for this slot",
+    SLOT_REFUSED: "the worker refused this runner",
     GROUP_LOST: "the group did not form or lost a rank; a retry may succeed",
     OVER_MEMORY: "its process used far more memory beside the model than allowed",
     CANNOT_IMPORT: "MLX cannot be imported on this node; no model loads here until that is fixed",

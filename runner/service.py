@@ -127,7 +127,7 @@ class RunnerService:
             case SlotDrain():
                 self._start_drain(message)
             case SlotRefused():
-                self._log.error("the worker has no work for this slot", why=message.message)
+                self._log.error("the worker refused this runner", why=message.message)
                 self.leave(lifecycle.SLOT_REFUSED, "model_unavailable", message.message)
             case AskRunner():
                 self._tell(self._report())
@@ -142,7 +142,7 @@ class RunnerService:
             self._cancelled.append(command.request)
         is_repeat = command.request in self._cancelled
         self._log.info(
-            "the worker asked to end a request", request=command.request, found=is_repeat
+            "ending a request at the worker's request", request=command.request, found=is_repeat
         )
         self._tell(RowCancelled(slot=command.slot, request=command.request, found=is_repeat))
 

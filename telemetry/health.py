@@ -287,7 +287,7 @@ def _bridges(facts: NodeFacts) -> Iterable[HealthFinding]:
                 facts,
                 "thunderbolt_loop",
                 f"the Thunderbolt bridges of {len(loop)} nodes form a ring ({', '.join(loop)}): "
-                "packets circulate for ever",
+                "packets circulate forever",
                 "switch the bridge off on each node: "
                 "`networksetup -setnetworkserviceenabled 'Thunderbolt Bridge' off`",
             )

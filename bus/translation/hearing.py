@@ -184,7 +184,7 @@ class AnswerEntries:
         if reason in FILTERED:
             raise Filtered(target.name, reason)
         if target.completes and reason in ABORTED:
-            raise BrokenStream(f"{target.name} gave up its answer ({reason})")
+            raise BrokenStream(f"{target.name} aborted its answer ({reason})")
         state = self.choice(choice)
         if state.ended:
             return

@@ -218,7 +218,7 @@ def measure(
     elif len(measured) < figures:
         trouble = f"other programs disturbed {figures - len(measured)} of {figures} measurements"
     elif not figures:
-        trouble = "no library computes right products on this machine"
+        trouble = "no BLAS library multiplies matrices correctly on this machine"
     elif (lost := stolen.share()) > STOLEN:
         trouble = f"the hypervisor took {lost:.0%} of the cores during the measurement"
     return Table(tuple(measured), trouble, time.time(), share, is_right=late or bool(figures))
@@ -232,9 +232,10 @@ def _sets(library: Library, kernel_sets: Sequence[str]) -> tuple[str, ...]:
 def _probe(
     library: Library, kernels: str, counts: Sequence[int], limits: tuple[float, str], end_at: float
 ) -> dict[str, Any] | None:
-    """Return the report of a probe process; only for one thread if more threads fail. `limits` are
-    the seconds for timing, and the kernels that need no measurement. `missed` in it are the numbers
-    of threads for which the time was too short."""
+    """Return the report of a probe process; None if it fails. If it fails with several threads, it
+    runs again with one thread. `limits`: the seconds for timing, and the kernels that need no
+    measurement. The report's `missed` counts the numbers of threads that the time did not suffice
+    for."""
     many = kernel_variables(library, kernels, counts[-1])
     many_end_at = time.monotonic() + MANY_SHARE * max(0.0, end_at - time.monotonic())
     report = _run_probe(library.path, many, counts, limits, many_end_at)
@@ -338,7 +339,7 @@ def _prepared(folder: Path, wanted: Interposer, choice: Choice) -> Path:
             environment = variables(choice, str(ready))
             if _run_probe("", environment, (), (0.0, ""), time.monotonic() + DEADLINE_S) is None:
                 ready.unlink()
-                raise NoInterposer("products through the interposer are wrong", WRONG_HINT)
+                raise NoInterposer("matrix products through the interposer are wrong", WRONG_HINT)
     note_use(ready)
     return ready
 

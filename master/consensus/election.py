@@ -125,8 +125,9 @@ def _is_of_handed(election: Election, beat: TermHeartbeat) -> bool:
 
 
 def _outweighed(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
-    """Step down in favour of a leader with more followers. If its counter is lower than ours we
-    cannot follow it yet: it then hears that we have no leader, and takes a higher counter."""
+    """Step down in favour of a leader with more followers. If its counter is lower than ours, we
+    cannot follow it yet. Our next message then says that we have no leader, and it takes a higher
+    counter."""
     why = f"{beat.followers} candidates follow {beat.holder}, {election.weight(now)} follow us"
     given = replace(election, role="following", holder=None, heard_at=now)
     after, actions = (given, []) if beat.counter < election.counter else _beat(given, beat, now)
@@ -187,7 +188,7 @@ def _peer(election: Election, candidacy: Candidacy, now: float) -> Outcome:
 def _outbid(election: Election, now: float) -> Outcome:
     """Take a term with a higher counter than that of a candidate which has no leader and cannot
     follow ours."""
-    down = StepDown(f"taking a term above {election.seen}; ours is {election.counter}")
+    down = StepDown(f"starting a term above {election.seen}, in place of term {election.counter}")
     if election.voted:
         after, actions = campaign(election, now)
     else:

@@ -178,7 +178,7 @@ class LlamaRole(ServingRole):
             )
         if text:
             self._differs = (
-                f"tokenizer.json splits {text!r} in another way than {ENGINE}; it is used"
+                f"tokenizer.json splits {text!r} differently from {ENGINE}; tokenizer.json is used"
             )
 
     def _text_loaded(self, error: Exception | None) -> None:

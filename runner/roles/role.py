@@ -332,7 +332,7 @@ def leave_without_text(host: RoleHost, log: Log, error: Exception | None) -> Non
     """End the runner, because a model's text files could not be opened, or because the process that
     opens them was not ready (a retry may help)."""
     if isinstance(error, RendererNotReady):
-        log.error("a helper process was not ready in time", error=str(error))
+        log.error("the process that renders chat templates was not ready in time", error=str(error))
         host.leave(lifecycle.WEDGED, "model_unavailable", str(error))
         return
     log.error("the tokenizer could not be loaded", error=str(error))

@@ -103,7 +103,7 @@ def problem_of(manifest: Manifest, model: ModelId) -> str | None:
     if len(set(folded)) != len(folded) or folders & set(folded):
         return "two of its paths are the same on a case-insensitive disk"
     if not ggufs and not has_weights:
-        return "it lacks config.json or safetensors, and a whole GGUF model"
+        return "it has neither config.json with safetensors nor a complete GGUF model"
     if digest_of(model, manifest.files) != manifest.digest:
         return "its digest does not match its files"
     return None

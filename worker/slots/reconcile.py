@@ -210,7 +210,7 @@ def _guided(
         return _unwanted(slot, known_instance, here)
     instance, shard = wanted[task]
     if _is_stray(slot, task, instance, here, reported):
-        return [StopSlot(slot.name, "the log with its address in the group was lost")]
+        return [StopSlot(slot.name, "the cluster's log no longer has its address in the group")]
     if slot.life == "idle" or _missed_its_spec(slot, here):
         return _give_spec(slot, task, instance, shard, here, reported)
     if slot.life == "ready":

@@ -201,7 +201,7 @@ def _judge_answer(name: str, look: PeerLook, *, has_key: bool) -> Finding:
         return Finding(name, "error", "that node requires a cluster key; this one has none", remedy)
     if spoken == "NULL" and has_key:
         remedy = "run `shoal keys join` there, then `shoal down` and `shoal up`"
-        return Finding(name, "error", "that node has no cluster key, but this node has", remedy)
+        return Finding(name, "error", "that node has no cluster key; this one has one", remedy)
     if look.problem and "no answer" not in look.problem:
         return Finding(
             name, "error", f"that node rejects this node: {look.problem}", "see `shoal logs bus`"

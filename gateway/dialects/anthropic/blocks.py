@@ -101,7 +101,7 @@ class AnthropicPlainSourceBody(Closed):
 
     type: Literal["text"]
     data: str
-    media_type: Unused = no_effect("text is read as sent")
+    media_type: Unused = no_effect("the text is used unchanged")
 
 
 class AnthropicBlocksSourceBody(Closed):

@@ -30,14 +30,14 @@ HARMLESS = {
     "context_management": "conversations are never edited here",
     "container": "the provider's own machines; tools run at the client",
     "mcp_servers": "nothing is fetched from elsewhere; tools run at the client",
-    "betas": "the fields of a body decide",
+    "betas": "features are selected by the body's fields",
     "cache_control": "prefixes are cached by their content",
     "inference_geo": "concerns the provider's data centres",
     "speed": "a model has one speed",
-    "diagnostics": "for the provider only",
+    "diagnostics": "only used by the provider",
     "billing_policy": "nothing is billed",
     "user_profile_id": "concerns the provider's accounts",
-    "workspace_id": "as user_profile_id",
+    "workspace_id": "same reason as user_profile_id",
 }
 """Fields that do not change the text, each with the reason."""
 
@@ -73,7 +73,7 @@ class AnthropicOfferedBody(Closed):
     name: str = Field(pattern=NAME)
     strict: bool | None = None
     cache_control: Unused = no_effect("prefixes are cached by their content")
-    input_examples: Unused = no_effect("templates have no place for them")
+    input_examples: Unused = no_effect("chat templates cannot show them to the model")
     defer_loading: bool | None = honoured("the model sees the tool at once, after the other tools")
     allowed_callers: Unused = no_effect("in shoal, only the model calls tools")
     eager_input_streaming: Unused = no_effect("arguments are always sent while they are generated")
@@ -130,7 +130,7 @@ class AnthropicNoChoiceBody(Closed):
     """No tool may be called."""
 
     type: Literal["none"]
-    disable_parallel_tool_use: Unused = no_effect("no tool is called")
+    disable_parallel_tool_use: Unused = no_effect("with 'none' no tool is called")
 
 
 class AnthropicNamedChoiceBody(Closed):
@@ -179,7 +179,7 @@ class AnthropicOutputBody(Closed):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = honoured(
         "how much to think, at the nearest level of the model's template"
     )
-    task_budget: Unused = no_effect("the model decides how much a task takes")
+    task_budget: Unused = no_effect("the model decides how many tokens a task takes")
 
 
 class AnthropicMetadataBody(Closed):
@@ -187,7 +187,7 @@ class AnthropicMetadataBody(Closed):
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "labels for the provider's own storage"
-    user_id: str | None = honoured("the client, if x_client_id is missing")
+    user_id: str | None = honoured("identifies the client if x_client_id is missing")
 
 
 class AnthropicPromptBody(Closed):

@@ -17,11 +17,11 @@ from gateway.dialects.body import Closed, FieldTable, by_type, honoured, no_effe
 
 HARMLESS_OPTIONS = {
     "num_gpu": "placement decides where layers live",
-    "main_gpu": "as num_gpu",
+    "main_gpu": "same reason as num_gpu",
     "num_thread": "the runner chooses its threads",
     "num_batch": "the scheduler sizes prefill chunks",
     "numa": "a setting of llama.cpp",
-    "low_vram": "as num_gpu",
+    "low_vram": "same reason as num_gpu",
     "f16_kv": "the model's card sets the type of the KV cache",
     "use_mmap": "a setting of llama.cpp",
     "use_mlock": "a setting of llama.cpp",
@@ -29,10 +29,10 @@ HARMLESS_OPTIONS = {
     "num_ctx": "placement sets the context, not a request",
     "logits_all": "a setting of llama.cpp",
     "mirostat": "Ollama's own engine has no such sampler",
-    "mirostat_tau": "as mirostat",
-    "mirostat_eta": "as mirostat",
-    "tfs_z": "as mirostat",
-    "typical_p": "as mirostat",
+    "mirostat_tau": "same reason as mirostat",
+    "mirostat_eta": "same reason as mirostat",
+    "tfs_z": "same reason as mirostat",
+    "typical_p": "same reason as mirostat",
     "penalize_newline": "penalties apply to all tokens",
 }
 """Options without effect on the answer, each with the reason."""
@@ -123,7 +123,7 @@ class OllamaCalledFunctionBody(Closed):
 
     name: str = Field(min_length=1)
     arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
-    index: int | None = no_effect("the order of the list decides")
+    index: int | None = no_effect("calls have the order of the list")
 
 
 class OllamaToolCallBody(Closed):

@@ -49,7 +49,7 @@ CREATE_TABLE = FieldTable(
         "remote_host": "models come from this cluster only",
         "renderer": "prompts are made by the model's chat template",
         "template": bodies.NO_GO_TEMPLATES,
-        "parser": "the model decides how calls are parsed",
+        "parser": "tool calls are parsed in the model's own format",
         "info": "shoal reads these facts from the model's files",
     },
 )

@@ -28,8 +28,8 @@ from gateway.dialects.shared_fields import LEAST_REPETITION, tool_tag
 
 HARMLESS = {
     "prompt_cache_retention": "the prefix cache is limited by memory, not by time",
-    "prompt_cache_options": "as prompt_cache_retention",
-    "litellm_metadata": "labels of a proxy",
+    "prompt_cache_options": "same reason as prompt_cache_retention",
+    "litellm_metadata": "labels for the LiteLLM proxy",
     "guided_decoding_backend": "one library enforces every kind of structured output",
 }
 """Fields without effect on the answer, each with the reason."""
@@ -262,14 +262,14 @@ class SharedBody(Closed):
     model: str
     stream: bool | None = None
     stream_options: StreamOptionsBody | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = honoured("answers to each prompt")
+    n: Annotated[int, Field(ge=1, le=128)] | None = honoured("number of answers to each prompt")
     max_tokens: Annotated[int, Field(ge=-1)] | None = honoured("at least 1; -1: as many as fit")
     prompt_cache_key: str | None = honoured("requests with the same key go to one instance")
     stop: StopBody | None = honoured("at most 16 texts")
     seed: Seed | None = None
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = honoured("0 and -1: off")
+    top_k: Annotated[int, Field(ge=-1)] | None = honoured("0 or -1: off")
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
@@ -304,7 +304,7 @@ class TemplateArgumentsBody(Closed):
 
     reads_others: ClassVar[bool] = True
     enable_thinking: bool | None = None
-    thinking: bool | None = honoured("as enable_thinking")
+    thinking: bool | None = honoured("same as enable_thinking")
     reasoning_effort: EffortBody | None = None
     thinking_budget: Budget | None = None
 
@@ -313,7 +313,7 @@ class ChatReasoningBody(Closed):
     """How much the model should think, as in OpenRouter's API."""
 
     effort: EffortBody | None = None
-    max_tokens: Budget | None = honoured("as thinking_budget")
+    max_tokens: Budget | None = honoured("same as thinking_budget")
     enabled: bool | None = None
     exclude: bool | None = only(False, why="thinking has its own field in the answer")
 
@@ -322,7 +322,7 @@ class ChatThinkingBody(Closed):
     """Whether to think, as in several providers' APIs. With `adaptive`, the model card decides."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Budget | None = honoured("as thinking_budget")
+    budget_tokens: Budget | None = honoured("same as thinking_budget")
 
 
 class PredictionBody(Closed):
@@ -359,8 +359,8 @@ class ChatCompletionsBody(SharedBody):
     thinking: ChatThinkingBody | None = None
     enable_thinking: bool | None = None
     thinking_budget: Budget | None = honoured("most tokens of thinking; -1: no limit")
-    thinking_budget_tokens: Budget | None = honoured("as thinking_budget")
-    thinking_token_budget: Budget | None = honoured("as thinking_budget")
+    thinking_budget_tokens: Budget | None = honoured("same as thinking_budget")
+    thinking_token_budget: Budget | None = honoured("same as thinking_budget")
     chat_template_kwargs: TemplateArgumentsBody | None = None
     continue_final_message: bool | None = honoured("continue the last assistant turn")
     modalities: list[str] | None = only(["text"], why="answers are text")

@@ -122,7 +122,8 @@ class ChatStream(OpenAIStream):
 
 
 class _CustomInputs:
-    """The tool calls of a stream, which converts the calls of custom tools: their input is text."""
+    """The tool calls of one stream. For a custom tool, it sends the text input instead of JSON
+    arguments."""
 
     def __init__(self, parsed: Parsed) -> None:
         self._parsed = parsed

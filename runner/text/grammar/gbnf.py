@@ -80,7 +80,7 @@ class _Cursor:
 
     def _scalar(self, number: int) -> int:
         if number > 0x10FFFF or 0xD800 <= number < 0xE000:
-            raise GbnfError(f"line {self.line()}: no character has the number {number:#x}")
+            raise GbnfError(f"line {self.line()}: {number:#x} is not a Unicode character")
         return number
 
     def name(self) -> str | None:

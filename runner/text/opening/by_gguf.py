@@ -103,7 +103,7 @@ def _beside(path: Path, metadata: Mapping[str, object], tokens: Sequence[str]) -
             )
     if _MERGES in metadata and own != list(_texts(metadata, _MERGES)):
         raise TokenizerError(
-            f"{path.name} does not belong to the GGUF file: its merges are others; {_ANOTHER}"
+            f"{path.name} does not belong to the GGUF file: its merges differ; {_ANOTHER}"
         )
     return backend
 

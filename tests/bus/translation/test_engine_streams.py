@@ -144,7 +144,7 @@ def test_a_provider_s_log_probabilities_and_raw_texts_are_not_read() -> None:
     ("events", "text"),
     [
         ([chat("a")], "stopped before the end"),
-        ([chat("a", finish_reason="abort")], r"gave up its answer \(abort\)"),
+        ([chat("a", finish_reason="abort")], r"aborted its answer \(abort\)"),
         ([{"choices": [{"index": 1, "delta": {"content": "a"}}]}], "was not requested"),
         ([{"choices": [{"index": -1, "text": "a"}]}], "was not requested"),
     ],

@@ -21,7 +21,7 @@ def tasks(
         bool | None,
         typer.Option(
             "--cloud-fallback/--no-cloud-fallback",
-            help=("First let providers answer on all nodes if a task's models fail, or forbid it."),
+            help=("Allow or forbid providers as fallbacks of tasks, on all nodes."),
         ),
     ] = None,
 ) -> None:

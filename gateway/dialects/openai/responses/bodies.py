@@ -38,8 +38,8 @@ HARMLESS = {
     "client_metadata": "the client's own labels",
     "context_management": "conversations are never edited here",
     "prompt_cache_retention": "the prefix cache is limited by memory, not by time",
-    "prompt_cache_options": "as prompt_cache_retention",
-    "litellm_metadata": "labels of a proxy",
+    "prompt_cache_options": "same reason as prompt_cache_retention",
+    "litellm_metadata": "labels for the LiteLLM proxy",
 }
 """Fields that do not change the answer, each with the reason."""
 
@@ -84,7 +84,7 @@ class ResponsesFunctionBody(Closed):
     )
     defer_loading: Unused = no_effect("the model sees every tool from the start")
     allowed_callers: Unused = no_effect("in shoal, only the model calls tools")
-    output_schema: Unused = no_effect("templates have no place for it")
+    output_schema: Unused = no_effect("chat templates cannot show it to the model")
 
 
 ResponsesTool = Annotated[

@@ -94,7 +94,7 @@ class ResponsesMessageBody(Closed):
     content: ResponsesContent
     id: str | None = None
     status: Unused = no_effect("part of an earlier answer")
-    phase: Unused = no_effect("a mark that OpenAI's models put on their answers")
+    phase: Unused = no_effect("set by OpenAI's own models")
 
 
 class ResponsesCallBody(Closed):
@@ -126,7 +126,7 @@ class ResponsesCallOutputBody(Closed):
     output: ResponsesContent
     id: str | None = None
     status: Unused = no_effect("part of an earlier call")
-    name: Unused = no_effect("the call has the name")
+    name: Unused = no_effect("the name is that of the call")
     namespace: Unused = no_effect("about the provider's own tools")
     caller: Unused = no_effect("in shoal, only the model calls tools")
 
@@ -179,7 +179,7 @@ class ResponsesCustomOutputBody(Closed):
     output: ResponsesContent
     id: str | None = None
     status: Unused = no_effect("part of an earlier call")
-    name: Unused = no_effect("the call has the name")
+    name: Unused = no_effect("the name is that of the call")
     caller: Unused = no_effect("in shoal, only the model calls tools")
 
 

@@ -20,7 +20,7 @@ class ConversationBody(Closed):
     """The body of `POST /v1/conversations`."""
 
     items: Annotated[list[ResponsesItem], Field(max_length=MOST_ADDED, fail_fast=True)] | None = (
-        honoured("what the conversation begins with")
+        honoured("the first items of the conversation")
     )
     metadata: dict[str, Any] | None = honoured("labels")
 
