@@ -1,8 +1,8 @@
-"""The flight recorder: a runner's last events, for finding out why it ended; and totals.
+"""The flight recorder: a runner's last events, which show why it ended, and their total number.
 
-Pure: instants are arguments. The recorder keeps the last 128 entries in order; each belongs to one
-of the phases below. Entries contain ids, counts and texts written by shoal, never words of a prompt
-or an answer.
+Pure: timestamps are arguments. The recorder keeps the last 128 entries in order; each belongs to
+one of the phases below. Entries contain ids, counts and texts written by shoal, never words of a
+prompt or an answer.
 """
 
 from __future__ import annotations

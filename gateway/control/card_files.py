@@ -1,9 +1,9 @@
-"""Talks to the gateways of all nodes, and to this node's disk in a thread: the card of a model on
-each node that has the complete model.
+"""Talks to the gateways of all nodes, and to this node's disk in a thread: the `card.toml` of a
+model on each node that has the complete model.
 
-Each node changes its own file and reports the result. A new card gets the same time on all nodes,
-later than the time of any card that was read. So the new card wins wherever it meets an older one.
-If two cards are written simultaneously, the same one of the two stays on all nodes.
+Each node changes its own file and reports the result. A new file gets the same time on all nodes,
+later than the time of any file that was read. So the new file replaces an older one on every node.
+If two files are written simultaneously, the same one of the two stays on all nodes.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ TAG_DIGITS = 32
 
 
 class CardChanged(CardKept):
-    """The card has changed since its writer read it."""
+    """The `card.toml` has changed since its writer read it."""
 
 
 class CardFiles:
-    """Reads and changes the cards of this node, and asks other nodes to do the same."""
+    """Reads and changes the `card.toml` files of this node, and asks other nodes to do the same."""
 
     def __init__(self, bus: BusClient, readings: ClusterReadings, calls: NodeCalls) -> None:
         self._bus = bus
@@ -52,15 +52,15 @@ class CardFiles:
         calls.answer(REMOVE_CARD, self._remove)
 
     async def read(self, model: ModelId, key: str) -> list[CardOnNode]:
-        """Return the card on each node that has the complete model. `key` is the API key of the
-        client (`NodeCalls.ask`), here and below."""
+        """Return the `card.toml` of the model on each node that has the complete model. `key` is
+        the API key of the client (`NodeCalls.ask`), here and below."""
         return await self._everywhere(READ_CARD, ReadCard(model=model), model, key)
 
     async def write(
         self, model: ModelId, text: str, key: str, begun_with: str = ""
     ) -> list[CardOnNode]:
-        """Write the card on each node that has the complete model. Return the result of each node.
-        Raises CardChanged if the newest card's tag is not `begun_with` (empty: any tag)."""
+        """Write the `card.toml` on each node that has the complete model. Return the result of each
+        node. Raises CardChanged if the newest file's tag is not `begun_with` (empty: any tag)."""
         cards = await self._unchanged(model, key, begun_with)
         newest_s = max((card.at_s for card in cards), default=0.0)
         at_s = round(max(wall(), newest_s + LATER_S), 3)
@@ -68,8 +68,8 @@ class CardFiles:
         return await self._everywhere(WRITE_CARD, write, model, key)
 
     async def remove(self, model: ModelId, key: str, begun_with: str = "") -> list[CardOnNode]:
-        """Delete the card on each node that has the complete model. Raises CardChanged as `write`
-        does."""
+        """Delete the `card.toml` on each node that has the complete model. Raises CardChanged as
+        `write` does."""
         await self._unchanged(model, key, begun_with)
         return await self._everywhere(REMOVE_CARD, RemoveCard(model=model), model, key)
 
@@ -127,7 +127,7 @@ class CardFiles:
     async def _changed(
         self, copy: tuple[NodeCard, ModelCard], change: Callable[[], bool]
     ) -> CardOnNode:
-        """Change a card in a thread, and return its new state."""
+        """Change a `card.toml` in a thread, and return its new state."""
         try:
             done = await asyncio.to_thread(change)
         except CardKept as error:
@@ -154,15 +154,13 @@ class CardFiles:
 
 
 def newest_of(cards: Iterable[CardOnNode]) -> CardOnNode | None:
-    """Return the card that was written last, which is the valid card; None if no node has a
-    card."""
+    """Return the `card.toml` that was written last, which is in force; None if no node has one."""
     written = [card for card in cards if card.text is not None]
     return max(written, key=lambda card: card.at_s, default=None)
 
 
 def tag_of(card: CardOnNode | None) -> str:
-    """Return a tag that identifies the text of a card. Without a card, the tag says that none
-    exists."""
+    """Return a tag that identifies the text of a `card.toml`; "none" if there is no file."""
     text = None if card is None else card.text
     return "none" if text is None else sha256(text.encode()).hexdigest()[:TAG_DIGITS]
 

@@ -77,7 +77,8 @@ async def answer(parts: Parts, flow: Flow) -> Flow:
 
 
 def faulted(flow: Flow, fault: HttpFault) -> Flow:
-    """Return the flow with a fault that a shorter conversation may mend; raise any other."""
+    """Return the flow with `fault`, if the request can be repeated with a shorter conversation;
+    otherwise raise the fault."""
     if not flow.parsed.cuts:
         raise HttpFaultRaised(fault)
     return replace(flow, fault=fault)

@@ -16,7 +16,8 @@ from gateway.requests.dispatcher import Exchange
 
 
 async def dispatch(parts: Parts, flow: Flow) -> Flow:
-    """Submit the requests of the body to runners. Raises HttpFaultRaised."""
+    """Submit the requests of the body to runners, and return the flow with the running exchange.
+    Raises HttpFaultRaised."""
     head = flow.head
     traced = True if flow.traced else None
     exchange = parts.dispatcher.start(
@@ -30,7 +31,7 @@ async def dispatch(parts: Parts, flow: Flow) -> Flow:
 
 
 def submitted(parts: Parts, flow: Flow, exchange: Exchange) -> Flow:
-    """Return the flow with a submitted exchange. Its client's cooldown begins. If the client
+    """Count a submitted exchange as running; return the flow that contains it. If the client
     disconnects, the exchange is abandoned."""
     abandon = partial(parts.dispatcher.abandon, exchange.inbox)
     flow.http.watch.on_gone(abandon)
@@ -41,8 +42,8 @@ def submitted(parts: Parts, flow: Flow, exchange: Exchange) -> Flow:
 
 
 def begun(parts: Parts, flow: Flow, running: Running, spent: Callable[[], int]) -> Flow:
-    """Return the flow with an exchange that counts as running. `spent` returns the tokens that it
-    has used so far."""
+    """Count an exchange as running until it ends; return the flow that contains it. Its client's
+    cooldown, if any, begins. At its end, `spent()` tokens are charged to its API key, if any."""
     head = flow.head
     parts.running += 1
     running.on_end.append(partial(_leave, parts))

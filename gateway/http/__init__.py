@@ -1,3 +1,2 @@
-"""The HTTP server: routes, access control and error answers; only this room imports falcon and
-gunicorn.
-"""
+"""The HTTP server: routes, access control and error answers; only this package imports falcon and
+gunicorn."""

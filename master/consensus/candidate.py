@@ -1,6 +1,6 @@
 """One candidate: its election and its copy of the log.
 
-Pure: it takes messages and instants, and returns actions. The shell (`master.consensus.shell`)
+Pure: it takes messages and timestamps, and returns actions. The shell (`master.consensus.shell`)
 carries out the actions in the given order. An event is appended to the journal before it is
 published. `synced` returns acknowledgements and a committed index that cover only what the shell
 has written to disk. If `PersistTerm` fails, the shell drops all actions after it.

@@ -1,7 +1,8 @@
 """A candidate's copy of the log, as follower or as leader.
 
-Pure: it takes messages and instants, and returns journal entries and questions. Journal entries
-come in log order; after a state that replaces the log, only entries that follow that state.
+Pure: it takes messages and timestamps, and returns journal entries and questions to other
+candidates. Journal entries come in log order. After a state that replaces the log, it returns only
+entries that follow that state.
 """
 
 from __future__ import annotations

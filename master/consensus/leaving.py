@@ -1,9 +1,9 @@
 """The orderly shutdown of a candidate: it chooses a successor, and decides when the process may
 end.
 
-Pure: it takes instants and returns actions. The term is offered to a candidate that has
+Pure: it takes timestamps and returns actions. The term is offered to a candidate that has
 acknowledged all of our log. If that candidate does not take the term, the next one gets the offer.
-`Left` comes once, within `HAND_OVER_S`.
+The last action, `Left`, comes once, within `HAND_OVER_S`.
 """
 
 from __future__ import annotations

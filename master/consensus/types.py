@@ -51,7 +51,7 @@ Role = Literal["starting", "following", "asking", "campaigning", "holding"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogRank:
-    """The rank of a candidate; the greatest goes first."""
+    """The rank of a candidate in an election; a higher rank is preferred."""
 
     last_term: int
     last_index: int
@@ -60,7 +60,8 @@ class LogRank:
 
     @property
     def log(self) -> tuple[int, int]:
-        """Return the end of the candidate's journal, (term, index). Voters compare only that."""
+        """Return the end of the candidate's log, (term, index). Voters compare candidates by this
+        alone, not by their priority."""
         return self.last_term, self.last_index
 
 
@@ -254,7 +255,7 @@ Act = Action | Append | Replace | Mended | PublishEvent | Spread | Left
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The state of one candidate's election; all instants are monotonic."""
+    """The state of one candidate's election; all times are on the monotonic clock."""
 
     me: NodeId
     rank: LogRank

@@ -304,7 +304,8 @@ def _preview(
 
 
 def _still_gathering(scene: Scene) -> Refusal | None:
-    """Return the refusal of a new leader that has not heard all nodes yet, or None."""
+    """Return the refusal of a new leader that has not received a message of each known node yet;
+    None if it has."""
     cards = scene.observed.living_cards(scene.now)
     there = {*cards, *scene.observed.left_nodes(scene.now)}
     missing = [seat.name for node, seat in scene.state.nodes.items() if NodeId(node) not in there]

@@ -1,8 +1,8 @@
 """The work of the leader: each stimulus (a reading, a fact, a command, time) leads to events.
 
-Pure: `log` is a draft of the next events, and instants arrive as `now`. Consequences of an event (a
-new generation, a removal) are written directly after it. This module does not deal with disks,
-votes or links. It gets stimuli only while its candidate is the leader.
+Pure: `log` is a draft of the next events, and the time is the argument `now`. Consequences of an
+event (a new generation, a removal) are written directly after it. This module does not deal with
+disks, votes or links. It gets stimuli only while its candidate is the leader.
 """
 
 from __future__ import annotations

@@ -143,7 +143,8 @@ class NodeCapacity:
 
     @property
     def _mapped_bytes(self) -> int:
-        """Return the machine's memory that the APU of the home may use for models, in bytes."""
+        """Return the bytes of the machine's memory that an APU may map for models; 0 if no GPU of
+        `home` is part of an APU."""
         keys = () if self.home is None else self.home.keys
         gtt = max((room.device.gtt_bytes for room in self.devices if room.key in keys), default=0)
         return max(0, min(gtt, self.card.memory_bytes) - APU_SYSTEM_BYTES)

@@ -1,7 +1,7 @@
 """The trace of one request: a bounded number of spans.
 
-Pure: instants arrive with the events. The spans of a choice follow each other without gaps, from
-the end of tokenising to the report. If a choice has more steps than spans, neighbouring spans are
+Pure: each event has its timestamp. The spans of a choice follow each other without gaps, from the
+end of tokenising to the report. If a choice has more steps than spans, neighbouring spans are
 merged, so that a long answer costs no more than a short one.
 """
 

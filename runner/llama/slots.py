@@ -67,7 +67,7 @@ class Slots:
 
 
 def common(left: Sequence[TokenId], right: Sequence[TokenId]) -> int:
-    """Return the length of the common beginning. It compares slices, which is fast."""
+    """Return the length of the common prefix of two token lists."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2

@@ -67,8 +67,8 @@ def _between(seconds: Mapping[int, float], below: int, size: int, above: int) ->
 
 
 def _parts(groups: Sequence[GroupSize]) -> NDArray[np.float64]:
-    """Return the three parts of each group's cost (fixed, per token, attention), as numbers of
-    tokens at the usual price."""
+    """Return the three parts of the cost of a prefill step (fixed, per token, attention), (3,)
+    float64, each as the number of tokens that cost as much."""
     tokens = sum(group.tokens for group in groups)
     behind = sum(group.tokens * group.depth for group in groups)
     return np.array([FIXED_TOKENS * len(groups), tokens, behind / DOUBLE_AT])

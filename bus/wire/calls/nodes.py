@@ -1,6 +1,7 @@
 """Calls that examine or change a node. Pure.
 
-A document of the HTTP API travels as the JSON bytes that the node itself would answer.
+Some answers contain a document of the HTTP API. It is sent as the JSON bytes that the node's own
+HTTP route returns.
 """
 
 from __future__ import annotations

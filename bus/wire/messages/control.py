@@ -244,8 +244,8 @@ class SlotEnded(Message):
 
 
 class SlotRefused(Message):
-    """The worker has no work for this runner, so the runner ends itself. Reasons: it was silent too
-    long, its generation is unknown, or they have no protocol version in common."""
+    """The worker refuses this runner, so the runner exits. `message` is the reason: it has nothing
+    to load, its part of a model cannot be loaded, or the protocol versions differ."""
 
     kind: Literal["slot_refused"] = "slot_refused"
     message: str

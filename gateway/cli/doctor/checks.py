@@ -79,7 +79,8 @@ def _packages(_settings: Settings, _running: bool) -> Finding:
 
 
 def _code(settings: Settings, running: bool) -> Finding:
-    """Check that every process of the node runs the installed code. After an update they do not."""
+    """Check that every process of the node runs the installed code. After an update, processes run
+    the old code until they restart."""
     mixed = locks.mix(settings.paths) if running else ""
     if mixed:
         return Finding("code", "warn", mixed, locks.REMEDY)

@@ -147,8 +147,8 @@ async def try_in_order(parts: Parts, attempts: Attempts) -> None:
 
 
 async def make_out(parts: Parts, flow: Flow) -> Flow:
-    """Return the flow with the request for the candidate that is tried now. The body is parsed for
-    the first candidate only; each further candidate gets a copy with its own name and ids."""
+    """Prepare the request for the candidate that is tried now. The body is parsed for the first
+    candidate only; each further candidate gets a copy with its own name and ids."""
     trial, whole = flow.trial, flow.of_task
     assert trial is not None
     if trial.forwards:
@@ -217,7 +217,8 @@ async def _tried(parts: Parts, attempts: Attempts, flow: Flow, since_at: float) 
 
 
 def _returned(flow: Flow, spilled: Flow, trial: TaskTry, left_s: float | None) -> Flow:
-    """Return the flow of a request that a provider did not answer, and that waits again."""
+    """Return the flow for a request that waits for a runner again, because its provider did not
+    answer."""
     again = replace(trial, timeout_s=None if left_s is None else max(left_s, LEAST_S))
     return replace(
         flow,
@@ -244,8 +245,8 @@ def _check_kind(choice: CandidateChoice, base: Flow) -> None:
         return
     if not providers.speaks(provided, dialect):
         text = (
-            f"'{provided.name}' is a model of a provider of the kind '{provided.settings.kind}'. "
-            "Such providers take embeddings in OpenAI's API, and token counts in Anthropic's"
+            f"'{provided.name}' is a model of a provider with the API '{provided.settings.kind}'. "
+            "Providers accept embeddings only in OpenAI's API, and token counts only in Anthropic's"
         )
         raise HttpFaultRaised(HttpFault(400, "unsupported", text, field="model"))
 

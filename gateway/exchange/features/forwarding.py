@@ -39,8 +39,8 @@ names, so there could be any number of them."""
 
 
 def passed_on(parts: Parts, flow: Flow, trial: TaskTry) -> Flow:
-    """Return the flow with a body that is not parsed, because the provider does that. Our own
-    fields are taken out. Raises BadRequest."""
+    """Return the flow with a body that the provider, not shoal, parses. Fields of shoal itself are
+    removed from it. Raises BadRequest."""
     fields = dict(flow.fields)
     extras = take_extras(fields)
     if trial.timeout_s is not None:
@@ -125,7 +125,7 @@ class Forwarded:
 
 
 def forward(parts: Parts, flow: Flow, provided: ProviderModel) -> Flow:
-    """Return the flow with a call to the provider, which counts as running. Raises
+    """Call the provider, count the call as running, and return the flow that contains it. Raises
     HttpFaultRaised."""
     parsed = flow.parsed
     call = call_of(parts, provided, json_bytes({**flow.fields, "model": provided.model}), flow)

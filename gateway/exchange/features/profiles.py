@@ -1,4 +1,4 @@
-"""Talks to the flow: applies the client's profile (`clients.toml`) to a request."""
+"""Talks to the request's `Flow`: applies the client's profile (`clients.toml`) to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.exchange.parts import Parts
 
 
 async def apply_profile(_parts: Parts, flow: Flow) -> Flow:
-    """Add the default values of the profile, and its cooldown."""
+    """Add the default values of the client's profile to the request, and set its cooldown."""
     profile, parsed = flow.profile, flow.parsed
     assert profile is not None
     is_bounded = flow.is_limited

@@ -89,8 +89,8 @@ class EventFeed:
         self._wake()
 
     async def listed(self, after: LogPlace | None, limit: int) -> list[Entry]:
-        """Return the entries after a place in the log; without a place, the last entries. This may
-        wait until this process has applied the log up to that place."""
+        """Return the entries after a log position, or the last entries if `after` is None. May wait
+        until this process has applied the log up to that position."""
         if after is None:
             return self._ring.latest(limit)
         await self._caught_up(after)
@@ -99,8 +99,8 @@ class EventFeed:
     async def read(
         self, after: LogPlace | None, limit: int, gone: asyncio.Future[Any]
     ) -> AsyncGenerator[Sequence[Entry]]:
-        """Yield the entries after a place, then new entries as they come. If no place is given,
-        begin with the last `limit` entries. After `quiet_s` without an event, yields an empty
+        """Yield the entries after a log position, then new entries as they come. If `after` is
+        None, begin with the last `limit` entries. After `quiet_s` without an event, yields an empty
         batch. Ends when the client disconnects or after `close`."""
         with self._readers.reader() as reader:
             gone.add_done_callback(self._wake)
@@ -135,8 +135,8 @@ class EventFeed:
         return True
 
     async def _caught_up(self, place: LogPlace) -> None:
-        """Wait until this process has applied the log up to a place that a client got from another
-        process. Gives up after `behind_s`."""
+        """Wait until this process has applied the log up to a position that a client got from
+        another process. Gives up after `behind_s`."""
         try:
             async with asyncio.timeout(self._bounds.behind_s):
                 while not self._is_closed and (

@@ -1,4 +1,4 @@
-"""Converts an event of the cluster's log to plain values: its place, its subject and its reason.
+"""Converts an event of the cluster's log to plain values: its position, its subject and its reason.
 
 Pure. Everyone who may see the cluster may see the result. So it names an API key only by id and
 name, and leaves out the prompt and parameters of a derived model. Texts are truncated.
@@ -82,8 +82,8 @@ def event_told(event: Event, before: ClusterState, after: ClusterState) -> Event
 def gap_told(
     index: int, term: int, after: int | None, why: str, at_s: float | None = None
 ) -> EventTold:
-    """Return a gap in the form of an event. The gap stands for the events after the place `after`
-    (None: from the first event on) up to `index`, which this process does not have."""
+    """Return a gap in the form of an event. It replaces the events after the index `after` (None:
+    from the first event on) up to `index`, which this process does not have."""
     about = {"after": after}
     return {"index": index, "term": term, "at_s": at_s, "kind": GAP, "about": about, "why": why}
 

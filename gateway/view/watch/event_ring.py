@@ -1,8 +1,8 @@
 """The last events of the log that this process has applied, in bounded memory.
 
-Pure. Entries are in the log's order, and each has its place (term and index). An entry of kind
-`gap` stands for events that a snapshot replaced. If another log replaces this one, all entries are
-dropped. A reader that resumes from a place outside the ring receives a gap first.
+Pure. Entries are in the log's order, and each has its log position (term and index). An entry of
+kind `gap` stands for events that a snapshot replaced. If another log replaces this one, all entries
+are dropped. A reader that resumes from a position outside the ring receives a gap first.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ BEGAN = "this process starts to follow the log here"
 SKIPPED = "a snapshot replaced events that this process did not receive"
 REPLACED = "another log replaced the log that this process followed"
 DROPPED = "this process no longer has these events"
-OTHER = "this log has another event at that place"
+OTHER = "this log has another event at that position"
 BEHIND = (
-    "this process has no event at that place yet: it is behind, or another log replaced the old one"
+    "this process has no event at that position yet: it is behind, "
+    "or another log replaced the old one"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """The place of an event in the log. If `term` is None, the place means that index in any
-    term."""
+    """The position of an event in the log. If `term` is None, the index may be of any term."""
 
     term: int | None
     index: int
@@ -90,8 +90,8 @@ class EventRing:
         return self._from(max(0, len(self._entries) - limit), limit)
 
     def after(self, place: LogPlace | None, limit: int) -> list[Entry]:
-        """Return the entries after a place (None: from the oldest on), oldest first. If the ring
-        does not have the place, or if the place is of another log, the entries begin with a gap."""
+        """Return the entries after a log position, oldest first (None: from the oldest on). If the
+        ring lacks the position, or another log replaced it, the first entry is a gap."""
         last = self.last
         if place is None or last is None:
             return self._from(0, limit)

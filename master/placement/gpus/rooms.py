@@ -67,7 +67,8 @@ class Home:
 
 
 def device_rooms(home: Home, devices: Iterable[DeviceRoom]) -> list[DeviceRoom]:
-    """Return the GPUs of a home, in its order."""
+    """Return the GPUs of `home` with their reservations, in index order. GPUs that `devices` lacks
+    are left out."""
     by_key = {room.key: room for room in devices}
     return [by_key[key] for key in home.keys if key in by_key]
 

@@ -14,11 +14,12 @@ from master.placement.memory_cost import gb
 
 
 def ceiling_text(home: Home, rooms: Sequence[DeviceRoom]) -> str:
-    """Return which GPUs hold a model on a node, and how it may use them."""
+    """Return the names and sizes of the GPUs that hold a model, and which part of their memory
+    models can use."""
     each = [f"{device_title(room.key)} has {gb(room.device.total_bytes)} GB" for room in rooms]
     reserve = f"of which {gb(KEPT_BYTES)} GB stay free on each"
     if home.spills:
-        reserve += f", and maps the machine's memory less {gb(APU_SYSTEM_BYTES)} GB"
+        reserve += f", and maps the machine's memory except {gb(APU_SYSTEM_BYTES)} GB"
     elif len(each) > 1:
         reserve += (
             "; the program divides its memory equally"
@@ -29,15 +30,14 @@ def ceiling_text(home: Home, rooms: Sequence[DeviceRoom]) -> str:
 
 
 def rooms_text(rooms: Sequence[DeviceRoom]) -> str:
-    """Return, for a refusal, how much memory each GPU of a home can give to one more model, and why
-    not more. The text ends where the figures of the machine's own memory follow; empty without
-    GPUs."""
+    """Return, for a refusal, how much memory each of these GPUs can give to one more model, and its
+    limit. The figures of the machine's own memory follow the text. Empty without GPUs."""
     texts = [f"{_room_text(room)}; " for room in rooms]
     return f"{''.join(texts)}memory of the machine: " if texts else ""
 
 
 def facts(rooms: Sequence[DeviceRoom]) -> dict[str, Any]:
-    """Return the memory figures of each GPU of a home, for the `facts` of a refusal; empty without
+    """Return the memory figures of each of these GPUs, for the `facts` of a refusal; empty without
     GPUs."""
     devices = [
         {

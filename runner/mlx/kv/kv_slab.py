@@ -60,22 +60,22 @@ class SlabShape:
         self._mask = columns >= padding[:, None, None, None]
 
     def close_step(self, columns: int = 1) -> None:
-        """Record that the forward has written this many valid columns. Further ones, of rejected
-        drafts, are overwritten by the next step and seen by none."""
+        """Record that the forward pass has written this many valid columns. Columns of rejected
+        drafts come after them: no row attends to these, and the next step overwrites them."""
         self.stop += columns
 
     def wide_mask(self, count: int, window: int | None) -> mx.array | str:
         """Return the attention mask for `count` new columns, or mlx-lm's name of a standard mask if
         that suffices. All rows must begin at the same column."""
         if self._mask is not None:
-            raise ValueError("several columns need rows that begin together")
+            raise ValueError("several columns require rows that begin at the same column")
         past = self.stop - self.start
         return "causal" if window is None else causal_mask(count, past, window)
 
     def mask(self, window: int | None) -> mx.array | None:
-        """Return the attention mask (slots, 1, 1, window width + 1); None if every row sees the
-        whole window. `window` is the most recent tokens to which the model itself limits
-        attention."""
+        """Return the attention mask, (slots, 1, 1, columns), for the columns from `start` to `stop`
+        inclusive; None if every row attends to all of them. `window`: the model's sliding window in
+        tokens; None if it has none."""
         seen = self.stop + 1 - self.start
         if window is None or window >= seen:
             return self._mask
@@ -106,8 +106,8 @@ class SlabKV(LayerKV):
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Write n columns of keys and values, (slots, heads, n, width), in place; n is 1 without a
-        draft. Return keys and values of the window including them, (slots, heads, window + n,
-        width)."""
+        draft. Return the keys and values of all columns in use, including these: (slots, heads,
+        columns, width)."""
         shape = self.shape
         if not self.parts:
             raise ValueError("a slab without rows")
@@ -128,7 +128,7 @@ class SlabKV(LayerKV):
         return self.shape.wide_mask(N, window_size)
 
     def size(self) -> int:
-        """Return the number of tokens in the window."""
+        """Return the number of columns (tokens) in use."""
         return self.shape.width
 
     # What the batch calls.

@@ -29,7 +29,8 @@ class GroupShape:
         self._masks: dict[tuple[int, int | None], mx.array] = {}
 
     def mask(self, count: int, window: int | None) -> mx.array:
-        """Return the mask (rows, 1, count, deepest + count): what each token of a chunk may see."""
+        """Return the mask (rows, 1, count, deepest + count): to which positions each token of a
+        chunk attends."""
         key = (count, window)
         if key not in self._masks:
             self._masks[key] = self._make_mask(count, window)

@@ -79,7 +79,7 @@ class RowKV(LayerKV):
     def past(self, length: int | None = None) -> Parts:
         """Return views of the stored parts of the first `length` tokens (default: all)."""
         if not self.parts:
-            raise ValueError("the row has no past yet")
+            raise ValueError("the row has no KV yet")
         stop = self.offset if length is None else length
         if stop == self.parts[0].shape[2]:
             return self.parts

@@ -50,8 +50,8 @@ class SinkWindow:
     def sees(
         self, these: mx.array, those: mx.array, length: int | mx.array, narrower: int | None
     ) -> mx.array:
-        """Return whether each position of `these` sees each position of `those`, in a row of
-        `length` tokens. `narrower` is the model's own sliding window."""
+        """Return whether each position of `these` attends to each position of `those`, in a row of
+        `length` tokens. `narrower` is the model's own sliding window; None if it has none."""
         seen = (those < length) & (those <= these)
         seen = seen & ((those < self.sinks) | (these - those < self.tokens))
         return seen if narrower is None else seen & (these - those < narrower)
@@ -75,7 +75,7 @@ class WindowKV(LayerKV):
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append the keys and values of n tokens, (1, heads, n, width). Return all keys and values
-        that at least one of the n tokens sees."""
+        to which at least one of the n tokens attends."""
         count = keys.shape[2]
         if count == 1:
             self._write((keys, values))
@@ -159,7 +159,7 @@ class WindowBatchKV(LayerKV):
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append one token per row, (rows, heads, 1, width). Return the keys and values in all
-        places that one of the rows may see."""
+        places to which one of the rows may attend."""
         places = [self.window.place_of(length) for length in self.lengths]
         if max(places) >= self.parts[0].shape[2]:
             room = min(max(places) + GROWTH_TOKENS, self.window.places)
@@ -181,8 +181,8 @@ class WindowBatchKV(LayerKV):
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | None:
-        """Return the mask (rows, 1, 1, places) for one more token per row; None if every row sees
-        all places."""
+        """Return the mask (rows, 1, 1, places) for one more token per row; None if every row
+        attends to all places."""
         stops = [length + N for length in self.lengths]
         seen = min(max(stops), self.window.places)
         if window_size is None and min(stops) >= seen:

@@ -187,7 +187,7 @@ class Comm:
     def recv_tokens(self, count: int, out: mx.array) -> mx.array:
         """Return (count,) int32: the tokens that the lead sampled from the forward ending in `out`.
         If they do not reach this rank they are zeros, ready when `out` is."""
-        raise OutOfOrder("a rank alone has no lead to hear tokens from")
+        raise OutOfOrder("a rank without a group cannot receive tokens from a lead")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,7 +300,7 @@ class GroupComm(Comm):
 
     def recv_tokens(self, count: int, out: mx.array) -> mx.array:
         """Return a follower's tokens. A first stage submits `out` first, because the lead samples
-        from its result; in a ring the tokens are then deferred (due)."""
+        from its result; in a ring the receive is then deferred until the tokens are awaited."""
         none = mx.zeros((count,), mx.int32)
         if self.is_first_stage:
             self.submit([out])
@@ -321,10 +321,9 @@ class GroupComm(Comm):
         self._give(self._order.submit_or_hold(arrays))
 
     def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
-        """In a pipeline, treat the arrays like the end of a step (`submit_or_hold`); otherwise
-        submit them. Return the arrays to wait for. If the submission may be held, these are its
-        tokens or the arrived hidden states. They are not its caches, which a held step may change
-        in place."""
+        """Submit a part of a prompt, or in a pipeline hold it if `submit_or_hold` would. Return the
+        arrays to wait for. If submissions can be held, these are only the tokens or the received
+        hidden states, because a held step may change the caches in place."""
         everything = [*drawn, *caches]
         if not self.pipes:
             self.submit(everything)

@@ -100,8 +100,11 @@ def family_of(
 
 
 def _tolerant(form: str | None, parse: ParseWithTools | None) -> ParseWithTools | None:
-    """Return our own parser if there is one. Otherwise return mlx-lm's parser, with a check for
-    lost text; for calls with tags, our tolerant parser is tried first."""
+    """Return the parser of the tool calls of this format; None if there is no parser.
+
+    Our own parser takes precedence. Otherwise it is mlx-lm's, which raises ValueError if its result
+    would omit a word of the text. For calls between tags, our tolerant parser is tried first.
+    """
     if parse is None or (form or "") in _OWN:
         return _OWN.get(form or "")
     tagged = TAGGED.get(form or "")

@@ -123,7 +123,7 @@ def _message(
         spellings = _spellings(message, field, markup)
 
         def change(text: str, spellings: Spellings = spellings) -> str:
-            """Return a text of this field in which every spelling of markup is broken by a mark."""
+            """Return a text of this field in which a mark breaks every text of a markup token."""
             return broken(text, spellings)
 
         is_calls = field == "tool_calls"
@@ -132,11 +132,11 @@ def _message(
 
 
 def _in_json(change: Callable[[str], str], spellings: Spellings) -> Callable[[str], str]:
-    """Return `change` for texts that may be JSON. If an escape in the JSON hides the spelling of a
-    token, the parsed JSON is changed and written again."""
+    """Return a function that applies `change` to a text. If the text is JSON and its escapes hide
+    markup, the function changes the parsed strings and writes the JSON again."""
 
     def changed(text: str) -> str:
-        """Return a text in which every spelling of markup is broken by a mark, also inside JSON."""
+        """Return a text in which a mark breaks every text of a markup token, also inside JSON."""
         made = change(text)
         parsed = object_of(made) if "\\" in made else None
         if parsed is None or not spellings.occur_in(_strings(parsed)):

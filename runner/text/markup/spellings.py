@@ -32,7 +32,8 @@ class AddedText:
 
 
 class Spellings:
-    """Finds the spellings of some tokens: leftmost first, then longest."""
+    """Finds the texts of some added tokens in another text: the leftmost match first, then the
+    longest."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
         self._tokens = frozenset(tokens)
@@ -41,14 +42,14 @@ class Spellings:
         self._longest = max(map(len, self._tokens), default=0)
 
     def find(self, text: str) -> list[Span]:
-        """Return the (start, end) spans of a text in which markup tokens are spelled."""
+        """Return the (start, end) spans of a text that match the text of a markup token."""
         if not any(first in text for first in self._firsts):
             return []
         return [match.span() for match in self._pattern.finditer(text)]
 
     def occur_in(self, texts: Iterable[str]) -> bool:
-        """Return whether a text spells a token. A text that ends with the beginning of a token
-        counts too, because the next text of the prompt could complete it."""
+        """Return whether a text contains the text of a token. It also counts if the text ends with
+        the beginning of a token, because the next text of the prompt could complete it."""
         search, firsts, longest = self._pattern.search, tuple(self._firsts), self._longest
         for text in texts:
             for first in firsts:
@@ -60,8 +61,8 @@ class Spellings:
         return False
 
     def broken_by(self, mark: str, text: str) -> str:
-        """Return the text with `mark` inserted after the first character of each spelled-out
-        token."""
+        """Return the text with `mark` inserted after the first character of each token's text in
+        it."""
         places = [start for start, _ in self.find(text)]
         begun = self._begun_at(text)
         if begun is not None and begun not in places:
@@ -73,8 +74,8 @@ class Spellings:
         return "".join([*pieces, text[at:]])
 
     def _begun_at(self, text: str) -> int | None:
-        """Return the position at which an incomplete spelling at the text's end begins, spaces
-        ignored; None if there is none."""
+        """Return the position at which the beginning of a token's text starts at the end of a text,
+        spaces ignored; None if there is none."""
         end = len(text.rstrip())
         for start in range(max(0, end - self._longest), end):
             if text[start] in self._firsts and text[start:end] in self._beginnings:

@@ -77,8 +77,8 @@ class ModelCardResource(Resource):
     """`/models/card/{name}`: the `card.toml` of a model, on all nodes that have it."""
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
-        """Answer with the newest card, the settings in force with their sources, and the card of
-        each node."""
+        """Answer with the newest `card.toml` of the model, the settings that result (each with its
+        source), and the `card.toml` on each node."""
         card = await self._model(name)
         cards_on_nodes = await self.cluster.card_files.read(card.model, key_behind(req))
         newest = newest_of(cards_on_nodes)
@@ -94,8 +94,8 @@ class ModelCardResource(Resource):
         )
 
     async def on_put(self, req: Request, resp: Response, name: str) -> None:
-        """Write the card, and answer with each node's result. 412 if the card has changed since the
-        tag of `If-Match`; 409 if no node could write it."""
+        """Write the model's `card.toml` on all nodes, and answer with each node's result. 412 if
+        the file has changed since the tag of `If-Match`; 409 if no node could write it."""
         text = await self._text(req)
         card = await self._model(name)
         try:
@@ -112,8 +112,8 @@ class ModelCardResource(Resource):
         self._answer(resp, card.model, results, in_force)
 
     async def on_delete(self, req: Request, resp: Response, name: str) -> None:
-        """Delete the card on all nodes, and answer with each node's result. 404 if no node has a
-        card."""
+        """Delete the `card.toml` on all nodes, and answer with each node's result. 404 if no node
+        has one."""
         card = await self._model(name)
         try:
             results = await self.cluster.card_files.remove(
@@ -204,13 +204,14 @@ class ModelCardResource(Resource):
 
 
 def _if_match(req: Request) -> str:
-    """Return the tag of the card in the header `If-Match`; empty without this header."""
+    """Return the tag in the header `If-Match`; empty without this header or for `*`."""
     tag = (req.get_header("if-match") or "").strip().removeprefix("W/").strip('"')
     return "" if tag == "*" else tag
 
 
 def _is_current(listed: ModelCard | None, card: CardOnNode) -> bool:
-    """Return whether a node's report `listed` is up to date with its card."""
+    """Return whether the model card that a node reported agrees with the `card.toml` on its
+    disk."""
     if listed is None:  # the model was deleted meanwhile
         return True
     if card.text is None:
@@ -238,7 +239,8 @@ def _check_template(template: object) -> None:
 
 
 def _newest_entry(newest: CardOnNode | None) -> dict[str, Any]:
-    """Return the newest card: its text, its settings, its tag, and why it is refused, if it is."""
+    """Return the newest `card.toml`: its text, its settings, its tag, and why it is invalid, if it
+    is."""
     text = None if newest is None else newest.text
     fields: dict[str, Any] = {"toml": text, "card": None, "refused": "", "tag": tag_of(newest)}
     if newest is None or text is None:
@@ -252,7 +254,7 @@ def _newest_entry(newest: CardOnNode | None) -> dict[str, Any]:
 
 
 def _node_entry(card: CardOnNode, newest: CardOnNode | None) -> dict[str, Any]:
-    """Return the card of a node, compared with the newest."""
+    """Return the `card.toml` of a node, compared with the newest one."""
     has = card.text is not None
     return {
         "node": card.node,
