@@ -30,7 +30,7 @@ class LostTime:
         self.woke_at = 0.0
 
     def look(self, now: float) -> float:
-        """Return how many of the seconds since the last call do not count."""
+        """Return how many seconds since the last call do not count towards a deadline."""
         before_s, self._last_waited_s = self._last_waited_s, self._waited_s()
         waited_s = 0.0 if before_s is None else self._last_waited_s - before_s
         return max(self._stood_still_s(now), waited_s)
@@ -48,8 +48,8 @@ class LostTime:
 
 
 class OwedTime:
-    """Measures how long awaited work has been due, without the time that does not count. Call
-    `spent_s` regularly, also while no work is due."""
+    """Measures how long other threads have owed the result of their work, without the time that
+    does not count towards a deadline. Call `spent_s` regularly, also while no result is due."""
 
     def __init__(self, waited_s: Callable[[], float]) -> None:
         self._lost = LostTime(waited_s)

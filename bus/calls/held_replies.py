@@ -45,7 +45,9 @@ class HeldReply:
     def end(self, content: bytes) -> None:
         """Store the computed reply; if it is too large, store a refusal instead."""
         if len(content) > CALL_REPLY_BYTES:
-            self.refused = CallRefusal(message=f"the reply is too large: {len(content)} bytes")
+            self.refused = CallRefusal(
+                message=f"the reply has {len(content)} bytes; the limit is {CALL_REPLY_BYTES}"
+            )
         else:
             self.content = content
 

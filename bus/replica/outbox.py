@@ -1,11 +1,14 @@
 """The facts that a process has witnessed, sent repeatedly until a leader has written them to the
 log (indexed them).
 
-Pure. A witness numbers its facts 1, 2, 3, ... within a boot. They are sent in that order, and again
+Pure. A fact is an observation for the log, such as the end of a runner. A process numbers its facts
+1, 2, 3, ... under its boot id (the id of its current start). They are sent in that order, and again
 every second until a mirror of the log shows them as indexed. Repeats are harmless, because `apply`
-recognises (node, process, boot, seq). When another log replaces the leader's, indexed facts may be
-lost. Then they are sent again, so the last `KEPT` facts are stored. If that is not enough, all
-stored facts are numbered again under a new boot.
+recognises (node, process, boot, seq).
+
+When another log replaces the leader's, indexed facts may be lost. Then they are sent again, so the
+last `KEPT` facts are stored. If that is not enough, all stored facts are numbered again under a new
+boot id.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ KEPT = 256
 
 @dataclass(slots=True)
 class Outbox:
-    """The facts of one witness, oldest first. `sent_at`: when each fact was last sent. `indexed`:
+    """The facts of one process, oldest first. `sent_at`: when each fact was last sent. `indexed`:
     the latest facts that are in the log. No number is in both `waiting` and `indexed`."""
 
     node: NodeId
@@ -67,8 +70,8 @@ class Outbox:
             self._renumber()
 
     def _renumber(self) -> None:
-        """Number all stored facts again under a new boot, because the log lacks a fact that is no
-        longer stored."""
+        """Number all stored facts again, from 1 and under a new boot id, because the log lacks an
+        earlier fact that is no longer stored."""
         base, _, times = self.boot.partition("+")
         self.boot = Boot(f"{base}+{int(times or 0) + 1}")
         self.waiting = dict(enumerate([*self.indexed.values(), *self.waiting.values()], start=1))

@@ -40,7 +40,7 @@ class Shares:
             self.take(holder)
 
     def take(self, sharer: Sharer) -> None:
-        """Count one more place for a sharer."""
+        """Add one place (a row or a place in the queue) to those of `sharer`."""
         self._held[()] += 1
         for depth in range(len(sharer)):
             branch = sharer[: depth + 1]
@@ -49,7 +49,7 @@ class Shares:
                 self._below.setdefault(sharer[:depth], {})[branch] = None
 
     def give_back(self, sharer: Sharer) -> None:
-        """Count one place less for a sharer."""
+        """Subtract one place from those of `sharer`."""
         self._held[()] -= 1
         for depth in range(len(sharer)):
             branch = sharer[: depth + 1]
@@ -62,12 +62,13 @@ class Shares:
                     del self._below[sharer[:depth]]
 
     def held(self, branch: Sharer) -> int:
-        """Return how many places a branch holds; `()` is the total."""
+        """Return the number of places of a branch; `()` is the total."""
         return self._held[branch]
 
     def weight(self, sharer: Sharer) -> tuple[int, ...]:
-        """Return the places of each of a sharer's branches, outermost first. The sharer with the
-        least weight is served next; the sharer with the greatest yields first."""
+        """Return the number of places of each branch on a sharer's path, outermost first. The
+        sharer with the least weight is served next; the sharer with the greatest weight yields
+        first."""
         held = self._held
         return tuple(held[sharer[: depth + 1]] for depth in range(len(sharer)))
 

@@ -96,8 +96,8 @@ class PeerState:
 
 @dataclass(frozen=True, slots=True)
 class PersistentState:
-    """The stored state of past terms. `began`: the journal has held events, so an empty journal was
-    lost. `garbled`: the file exists but cannot be read."""
+    """The stored state of past terms. `began`: the journal once held events; so if it is empty now,
+    its events were lost. `garbled`: the file exists but cannot be read."""
 
     counter: int = 0
     voted_for: NodeId | None = None
@@ -228,7 +228,8 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """The log, of which a part was lost, is complete again. Record that after pending appends."""
+    """Record, after the pending appends, that the journal is complete again: all lost events were
+    restored."""
 
 
 @dataclass(frozen=True, slots=True)

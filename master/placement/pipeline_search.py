@@ -227,7 +227,8 @@ def _smallest_layer(costs: LayerCosts) -> int:
 
 
 def _could_hold(space: SearchSpace, ranks: int) -> bool:
-    """Return whether the members with most memory could hold the model, by bytes and by layers."""
+    """Return whether the `ranks` nodes with most memory could hold the model, by bytes and by
+    number of layers."""
     costs, rooms = space.costs, [member.room - FIXED_BYTES for member in space.members]
     roomiest = sorted(rooms, reverse=True)[:ranks]
     whole = sum(room // max(1, _smallest_layer(costs)) for room in roomiest)

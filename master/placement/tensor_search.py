@@ -48,13 +48,14 @@ def _token_s(space: SearchSpace, chain: Sequence[int]) -> float:
 
 
 def _grow_cycle(space: SearchSpace, seed: int, ranks: int) -> tuple[int, ...]:
-    """Return a cycle of the member `seed` and its cheapest neighbours, in which each member is
-    followed by the nearest member that is not yet in the cycle."""
+    """Return a cycle of the node `seed` and the nodes that would be fastest in a ring with it
+    (`beside`). Each is followed by the nearest node that is not yet in the cycle."""
     share = space.costs.active[-1] / ranks + space.costs.head
     passes = 4 * space.costs.layers * (ranks - 1) / ranks
 
     def beside(other: int) -> float:
-        """Return the seconds per token if the member `other` is the seed's neighbour."""
+        """Return the predicted seconds per token of a ring in which `seed` and `other` are the
+        slowest nodes, and the hop between them is the slowest hop."""
         reading = share * max(space.members[other].read_s, space.members[seed].read_s)
         return reading + passes * space.hop(seed, other)
 

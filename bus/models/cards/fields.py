@@ -72,18 +72,20 @@ class BadCard(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """The content of a card. None, or empty: not set.
+    """The content of a `card.toml`. None, or empty: not set.
 
     `context_tokens` can only lower the model's own limit. `default_max_tokens`: the limit of an
     answer whose request has none. `compatible_backends` (empty: any) and `backend_preference` (best
     first) are `<engine>-<compute>` tags. `kv`: the KV format; it overrides the node's setting.
     `pin` keeps the model in memory. `priority` applies to requests without one. `memory_bytes`: the
-    memory of its weights; it overrides the estimate from its files. `adapters`: the adapters to
-    load (None: all beside it); `adapter`: the default of requests that name none. The parsers are
-    those of `bus.models.cards.parsers` (empty: as its template says).
-    `special_tokens_in_messages`: special tokens in the text of messages count as tokens, not as
-    text. `said`: the keys of the card. A `template` (in Go's language) is from an earlier build;
-    requests are refused because of it.
+    memory of its weights; it overrides the estimate from its files.
+
+    `adapters`: the adapters to load (None: all in the model's folder). `adapter`: the default of
+    requests that name none. `tool_parser` and `reasoning_parser`: names in
+    `bus.models.cards.parsers`; if empty, the chat template decides. `special_tokens_in_messages`:
+    special tokens in the text of messages count as tokens, not as text. `said`: the keys that the
+    file sets. `template`: a Go template, which earlier versions accepted; requests to the model are
+    refused while it is set.
     """
 
     thinking_default: bool | None = None
@@ -134,7 +136,7 @@ class Notes:
 
 
 def read_card(data: bytes) -> Notes:
-    """Parse a card. Raises BadCard with the line of the fault."""
+    """Parse the text of a `card.toml`. Raises BadCard with the line of the fault."""
     if len(data) > CARD_BYTES:
         raise BadCard(f"it has more than {CARD_BYTES >> 10} KiB")
     try:
@@ -158,7 +160,7 @@ def read_card(data: bytes) -> Notes:
 
 
 def notes_from(table: Mapping[str, Any]) -> Notes:
-    """Return the notes of a parsed card. Raises BadCard with the first fault."""
+    """Return the settings of a parsed `card.toml`. Raises BadCard with the first fault."""
     check_keys(table)
     values = {
         key: _checked(check, key, table[key]) for key, check in CHECKS.items() if key in table

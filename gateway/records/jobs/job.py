@@ -1,9 +1,9 @@
 """A job (a request that runs without a connection to its client), its states and their transitions.
 
 Pure. A job is in one state at a time, and ends exactly once. Each run of a job has its own request
-id, so that runs are never confused. If the process that runs a job dies, the run counts as cut; a
-job with `MOST_CUTS` cut runs fails. The numbers of a job's events continue from one run to the
-next.
+id, so that runs are never confused. A run is interrupted if the process that runs the job dies. A
+job fails after `MOST_CUTS` interrupted runs. The numbers of a job's events continue from one run to
+the next.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ def ended(
 
 def again(run: RunName, ready_at_s: float, now_s: float) -> tuple[Statement, ...]:
     """Return the statements that queue the job of a run again because its own process requested
-    that. Such a run does not count as cut (ended by the death of its process)."""
+    that. Such a run does not count as interrupted."""
     values = run.values(ready_at_s=ready_at_s, now=now_s, told=INTERRUPTED_TOLD)
     return (
         *_begun_anew(_MINE, values, "ended_at_s = :now"),
@@ -352,7 +352,7 @@ def _begun_anew(which: str, values: Mapping[str, Any], ends: str) -> tuple[State
 
 def take_over(runner: str, now_s: float) -> tuple[Statement, ...]:
     """Return the statements for the jobs of a dead process. A job ends as stopped if its stop was
-    requested, and as failed after too many cut runs. Any other job is queued again."""
+    requested, and as failed after too many interrupted runs. Any other job is queued again."""
     held = f"runner = :runner AND {_HELD}"
     values = {"runner": runner, "now": now_s, "error": INTERRUPTED, "told": INTERRUPTED_TOLD}
     ends = "runner = NULL, cuts = cuts + 1, ended_at_s = :now"

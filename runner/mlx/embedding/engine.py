@@ -91,7 +91,7 @@ class EmbeddingEngine:
         progress: Callable[[LoadProgress], None] = lambda _: None,
     ) -> EmbeddingEngine:
         """Load the model in `folder` into the calling thread, which then owns the engine. `dtype`
-        "auto" is float32 without a GPU and as stored with one. Raises UnloadableModel of
+        "auto": float32 on a CPU; on a GPU the type of the stored weights. Raises UnloadableModel of
         `runner.mlx.model.load` with the reason."""
         if memory_limit_bytes is not None:
             mx.set_memory_limit(memory_limit_bytes)

@@ -157,14 +157,16 @@ class EmbeddingInputs:
 
 def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Return the special tokens that the tokenizer puts before and after an input. Raises
-    TokenizerError."""
+    TokenizerError if it changes the input in another way, or adds more than `MOST_SPECIAL`."""
     bare, dressed = (_ids(tokenizer, "a", special=special) for special in (False, True))
     for at in range(len(dressed) - len(bare) + 1):
         if dressed[at : at + len(bare)] == bare:
             before, after = dressed[:at], dressed[at + len(bare) :]
             if len(before) + len(after) <= MOST_SPECIAL:
                 return before, after
-    raise TokenizerError("tokenizer.json adds no text or too much text to an input")
+    raise TokenizerError(
+        f"tokenizer.json must put an input unchanged between at most {MOST_SPECIAL} special tokens"
+    )
 
 
 def _ids(tokenizer: Tokenizer, text: str, *, special: bool = False) -> list[int]:
