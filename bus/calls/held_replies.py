@@ -45,9 +45,8 @@ class HeldReply:
     def end(self, content: bytes) -> None:
         """Store the computed reply; if it is too large, store a refusal instead."""
         if len(content) > CALL_REPLY_BYTES:
-            self.refused = CallRefusal(
-                message=f"the reply has {len(content)} bytes; the limit is {CALL_REPLY_BYTES}"
-            )
+            size = f"{len(content)} bytes; the limit is {CALL_REPLY_BYTES}"
+            self.refused = CallRefusal(message=f"the reply is too large: {size}")
         else:
             self.content = content
 
