@@ -69,7 +69,7 @@ def test_what_is_wrong_with_a_manifest_is_said() -> None:
     assert "do not match its size" in str(problem_of(changed(manifest, 0, size_bytes=1 << 30), M))
     backwards = manifest.model_copy(update={"files": tuple(reversed(files))})
     assert "not sorted" in str(problem_of(backwards, M))
-    assert "lacks" in problem(files[0]) and "lacks" in problem(files[-1])
+    assert "has neither" in problem(files[0]) and "has neither" in problem(files[-1])
     assert "same on a case-insensitive disk" in problem(*files, entry("Config.json", b""))
     assert "same on a case-insensitive disk" in problem(*files, entry("config.json/a.json", b""))
     assert "same on a case-insensitive disk" in problem(*files, *files)
