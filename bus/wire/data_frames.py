@@ -28,21 +28,11 @@ from bus.wire.messages.tokens import (
     Traced,
 )
 
-LATER = (
-    "key_id",
-    "prompt_logprobs",
-    "question",
-    "min_tokens",
-    "effort",
-    "thinking_budget",
-    "variables",
-    "history",
-    "template",
-    "adapter",
-    "trace",
+UNSET = tuple(
+    name for name, field in GenerationRequest.model_fields.items() if field.default is None
 )
-"""Request fields that the first version of the data plane lacked. A field that is not set is left
-out, so that earlier builds can read the request."""
+"""Request fields that may be None. They are left out then, so that earlier builds, which lack some
+of them, can read the request."""
 LATER_IN_OUTPUT = {"rule", "choices", "field"}
 """Fields of a request's `output` that the first version lacked. They are left out if all of them
 have their defaults."""
@@ -88,9 +78,8 @@ def _plain(value: Any) -> Any:
 
 
 def _unsaid(request: GenerationRequest) -> dict[str, Any]:
-    """Return the fields of `LATER` that are not set in a request, in the form of pydantic's
-    `exclude`."""
-    unsaid: dict[str, Any] = {name: True for name in LATER if getattr(request, name) is None}
+    """Return the fields that are not set in a request, in the form of pydantic's `exclude`."""
+    unsaid: dict[str, Any] = {name: True for name in UNSET if getattr(request, name) is None}
     if not request.output.is_later:
         unsaid["output"] = LATER_IN_OUTPUT
     return unsaid

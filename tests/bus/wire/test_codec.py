@@ -283,6 +283,17 @@ def test_a_submit_that_does_not_say_who_asks_is_one_of_version_1() -> None:
     assert len(unpack(frame)) == len(("submit", "request", 3, 64, 120_000))
 
 
+def test_a_request_has_no_field_that_the_first_version_lacked_unless_it_is_set() -> None:
+    request = GenerationRequest(
+        request_id=RID, model=ModelId("m"), prompt=TokensPrompt(token_ids=(1, 2))
+    )
+    (_, sent, *_) = unpack(pack_to_runner(Submit(request, 3, 64, 120_000)))
+    assert set(sent) == {
+        "ignore_eos", "model", "n", "output", "parallel_tool_calls",
+        "priority", "prompt", "request_id", "sampling", "stop", "tool_choice",
+    }  # fmt: skip
+
+
 def test_a_submit_of_one_that_no_runner_has_begun_is_as_before_version_10() -> None:
     frame = pack_to_runner(Submit(full_request(), 3, 64, 120_000, (), 1500))
     assert len(unpack(frame)) == len(("submit", "request", 3, 64, 120_000, (), 1500))
