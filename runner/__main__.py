@@ -52,10 +52,11 @@ def load_engine(
     progress: Progressed,
     *,
     busy_runners: Path | None = None,
+    drafts: bool = False,
 ) -> MlxEngine:
     """Import MLX in the calling thread, which then owns it, and load the engine. The file
     `busy_runners` lists the busy runners of this machine; the engine shares the CPU cores with
-    them."""
+    them. `drafts`: measure what drafts cost."""
     from runner.mlx.engine import load_engine as load
     from runner.mlx.model.cores import shared_threads
 
@@ -69,6 +70,7 @@ def load_engine(
         progress=progress,
         rank_context=context,
         threads=shared_threads(busy_runners, usable_cores()) if busy_runners else None,
+        drafts=drafts,
     )
 
 
@@ -171,7 +173,8 @@ def main() -> int:
     os.environ.setdefault(*GPU_ORDER)
     shares = sys.platform.startswith("linux") and settings.runner.blas_threads == "auto"
     busy_runners = settings.paths.busy_runners if shares else None
-    load = partial(load_engine, busy_runners=busy_runners)
+    drafts = settings.runner.speculate != "off"
+    load = partial(load_engine, busy_runners=busy_runners, drafts=drafts)
     return run_slot(
         os.environ.get("SHOAL_SLOT", "00"),
         **settings.process_arguments(),

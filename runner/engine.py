@@ -179,8 +179,10 @@ class EngineFacts:
     `kv_bytes_per_token` covers the layers whose KV grows; `kv_bytes_fixed` is the constant part per
     row (rotating windows, recurrent state). `batches_ragged` False: rows of different length cannot
     share a batch, so one row runs at a time. `trims` False: prefixes can be kept and reused only at
-    full length. `verifies`: drafts of a row that decodes alone can be verified. A step with a
-    grammar row is read before the next one is planned. Rows may use one of `adapters`.
+    full length. `verifies`: drafts of a row that decodes alone can be verified. `draft_costs`:
+    pairs of the columns of such a step, ascending, and its cost as a multiple of a plain step's,
+    measured at load; `drafts_exactly`: its results had the bits of plain steps. Rows may use one of
+    `adapters`.
     `refused_adapters` cannot be applied; the values say why. `weights_bytes` includes adapters.
     """
 
@@ -198,6 +200,8 @@ class EngineFacts:
     )
     adapters: frozenset[str] = frozenset()
     verifies: bool = False
+    draft_costs: tuple[tuple[int, float], ...] = ()
+    drafts_exactly: bool = False
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def why_no_adapter(self, name: str) -> str | None:

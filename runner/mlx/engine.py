@@ -82,6 +82,7 @@ def load_engine(
     progress: Callable[[LoadProgress], None] = lambda _: None,
     rank_context: RankContext | None = None,
     threads: Threads | None = None,
+    drafts: bool = False,
 ) -> MlxEngine:
     """Load the model in `path` into the calling thread, which then owns the engine. Raises
     UnloadableModel with the reason.
@@ -90,7 +91,8 @@ def load_engine(
     already formed. `adapters` selects by name the adapters to load with the model; None: all.
     `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may lower the
     model's own context, not raise it. `kv` says how growing KV is stored, if the model supports
-    that. `threads` are the CPU's BLAS threads.
+    that. `threads` are the CPU's BLAS threads. `drafts`: measure what drafts cost, in a few dozen
+    steps.
     """
     comm = Comm()
     if rank_context is None:
@@ -106,6 +108,8 @@ def load_engine(
         engine = MlxEngine(
             path, loaded, memory_limit_bytes, context_tokens, comm, bank, threads, kv
         )
+        if drafts and engine.facts.verifies:
+            engine.try_drafts()
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
     progress(LoadProgress("ready", loaded.weights_bytes, loaded.weights_bytes))
@@ -227,6 +231,15 @@ class MlxEngine:
             self._accept(self._drafted, result)
         self._read = result.step
         return result
+
+    def try_drafts(self) -> None:
+        """Measure what drafts cost, and add it to `facts`."""
+        trial = self._forward.try_drafts()
+        extra = {**self.facts.extra, "drafts_exactly": trial.is_exact}
+        self.facts = replace(
+            self.facts, draft_costs=trial.costs, drafts_exactly=trial.is_exact, extra=extra
+        )
+        mx.clear_cache()
 
     def memory(self) -> EngineMemory:
         """Return bytes now: rows inside and outside the batch, prefixes, and all that MLX holds."""

@@ -28,6 +28,7 @@ from runner.mlx.microbatch import Microbatch, microbatch_for, record
 from runner.mlx.model.capabilities import Capabilities, Shape, new_caches, trace_agrees
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.model.device import compiles_shapes
+from runner.mlx.model.draft_trial import DraftTrial, try_drafts
 from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.ranks.pipeline_stage import StageModel
@@ -221,6 +222,12 @@ class Forward:
     def new_caches(self, reserve: int) -> list[Any]:
         """Return a row's own empty caches, one per layer, with room for `reserve` tokens."""
         return new_caches(self._model, self._shape, reserve)
+
+    def try_drafts(self) -> DraftTrial:
+        """Measure what steps with drafts cost and whether they have the bits of plain steps. The
+        model must be able to verify drafts."""
+        packed = self._capabilities.packs
+        return try_drafts(self._model, self._shape, self._compiled, packed=packed)
 
     def traces(self) -> bool:
         """Return whether a compiled trace of a small batch gives the same results as the plain

@@ -6,6 +6,7 @@ engine load, warms up and serves. It also watches the engine and the other ranks
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from bus.wire.messages.control import RunnerSpec
@@ -23,7 +24,7 @@ from runner.roles.role import (
     watchdog,
 )
 from runner.roles.startup import Startup
-from runner.schedule import Scheduler, ScheduleSettings, why_no_drafts
+from runner.schedule import EXACT_TOKENS, Scheduler, ScheduleSettings, why_no_drafts
 from runner.text import TextWorks
 
 
@@ -83,7 +84,10 @@ class LeadRole(ServingRole):
     # --- from the engine's thread ----------------------------------------------------------
 
     def _new_scheduler(self, facts: EngineFacts) -> Scheduler:
-        return Scheduler(facts, _settings(self._spec, drafts=not self._why_no_drafts(facts)))
+        settings = _settings(self._spec, drafts=not self._why_no_drafts(facts))
+        if self._factories.speculate == "auto":
+            settings = replace(settings, draft_within=EXACT_TOKENS)
+        return Scheduler(facts, settings)
 
     def _why_no_drafts(self, facts: EngineFacts) -> str:
         factories = self._factories

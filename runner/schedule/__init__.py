@@ -4,7 +4,7 @@ one request.
 Pure: time arrives as `now`. It works on tokens and bytes, never on arrays.
 """
 
-from runner.schedule.drafting import why_no_drafts
+from runner.schedule.drafting import EXACT_TOKENS, why_no_drafts
 from runner.schedule.intake import Arrival
 from runner.schedule.rows import (
     RowCost,
@@ -21,6 +21,7 @@ from runner.schedule.scheduler import STEPS_AHEAD, Placed, Scheduler, SchedulerL
 from runner.schedule.table import ScheduleSettings
 
 __all__ = [
+    "EXACT_TOKENS",
     "STEPS_AHEAD",
     "Arrival",
     "Placed",

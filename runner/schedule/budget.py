@@ -126,7 +126,7 @@ class Timekeeper:
     def took(self, step: StepTime, *, idle_next: bool) -> None:
         """Record a finished step. `idle_next`: no other step has been submitted to the device."""
         if step.width > 1:
-            self._verified(step)
+            self._verified()
             return
         self._last = [*self._last[-2:], step]
         quiet = len(self._last) == 3 and not any(earlier.groups for earlier in self._last)
@@ -150,10 +150,8 @@ class Timekeeper:
         self._last.clear()
         self._bout.clear()
 
-    def _verified(self, step: StepTime) -> None:
-        """Learn what a draft cost. Nothing else was on the device, so its time is its own; it ends
-        a bout, and no decode beside it is learned."""
-        self.costs.learn_verify(step.width, step.took_s)
+    def _verified(self) -> None:
+        """End a bout, and learn no decode beside a draft. What drafts cost was measured at load."""
         if self._bout:
             self._settle()
         self._last.clear()

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.schedule.drafting import LENGTHS
-
 DECODE_PRIOR_S = 0.02
 PREFILL_PRIOR_S = 0.001
 FIXED_TOKENS, DOUBLE_AT = 12.0, 1000.0
@@ -32,8 +30,6 @@ USUAL = 0.005
 OUTLIER = 3.0
 """A measurement is clipped to at most this many times the expected value, and at least the expected
 value divided by it."""
-COLUMN_SHARE = 0.1
-"""The expected cost of one more column in a step of one row, as a share of the step."""
 CHUNK_STEP = 8
 """Chunks are multiples of this many tokens, except the last of a prompt."""
 
@@ -113,9 +109,6 @@ class CostModel:
 
     prefill: PrefillFit = field(default_factory=PrefillFit)
     _decode_s: dict[int, float] = field(default_factory=dict[int, float])
-    _verify_s: dict[int, float] = field(default_factory=dict[int, float])
-    _drafts_s: list[float] = field(default_factory=list[float])
-    """The last result of `drafts_s`; empty once something new is learned."""
 
     def decode_s(self, rows: int) -> float:
         """Return the expected seconds of one decode of `rows` rows."""
@@ -130,26 +123,6 @@ class CostModel:
         if below:
             return float(self._decode_s[below] * (rows / below) ** 0.5)
         return self._decode_s[above] if above else DECODE_PRIOR_S
-
-    def verify_s(self, width: int) -> float:
-        """Return the expected seconds of a step in which one row computes `width` columns: its last
-        token and a draft of `width` - 1."""
-        exact = self._verify_s.get(width)
-        if exact is not None:
-            return exact
-        plain_s = self.decode_s(1)
-        below, above = _neighbours(self._verify_s, width)
-        if below and not above:
-            return self._verify_s[below] + COLUMN_SHARE * plain_s * (width - below)
-        if above:
-            return _between({1: plain_s, **self._verify_s}, below or 1, width, above)
-        return plain_s * (1 + COLUMN_SHARE * (width - 1))
-
-    def drafts_s(self) -> Sequence[float]:
-        """Return the expected seconds of steps that verify drafts of the lengths `LENGTHS`."""
-        if not self._drafts_s:
-            self._drafts_s = [max(self.verify_s(1 + length), 1e-9) for length in LENGTHS]
-        return self._drafts_s
 
     def prefill_s(self, *groups: GroupSize) -> float:
         return self.prefill.seconds(groups)
@@ -175,22 +148,10 @@ class CostModel:
     def forget(self) -> None:
         self.prefill = PrefillFit()
         self._decode_s.clear()
-        self._verify_s.clear()
-        self._drafts_s = []
-
-    def forget_verify(self) -> None:
-        """Forget what drafts cost, so that they are tried again."""
-        self._verify_s.clear()
-        self._drafts_s = []
 
     def learn_decode(self, rows: int, measured_s: float) -> None:
-        self._drafts_s = []
         average_s = self._decode_s.get(rows)
         self._decode_s[rows] = measured_s if average_s is None else _blend(average_s, measured_s)
-
-    def learn_verify(self, width: int, measured_s: float) -> None:
-        self._verify_s[width] = _blend(self.verify_s(width), measured_s)
-        self._drafts_s = []
 
     def learn_prefill(self, groups: Sequence[GroupSize], measured_s: float) -> None:
         if groups and measured_s > 0.0:

@@ -15,7 +15,7 @@ from bus.wire.errors import FailReason, FinishReason
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.shares import Sharer
 from runner.engine import EntryId, PromptScores, RowId, RowSpec, SampledToken
-from runner.schedule.drafting import Draft, Drafter
+from runner.schedule.drafting import Draft, DraftTurns
 from runner.schedule.prefix import TokenChain
 from runner.text import PreparedRequest, ThinkingCount
 
@@ -157,7 +157,7 @@ class Row:
     counts preemptions for other requesters. `scored` counts the prompt tokens with
     log-probabilities read, over all admissions of the row. `thinking` counts thinking tokens
     against their budget; `forced` counts the tokens of the thinking end mark already emitted.
-    `returns`: its gateway accepts the request back as long as it has not begun. `drafter` exists
+    `returns`: its gateway accepts the request back as long as it has not begun. `drafts` exists
     once the row has decoded alone."""
 
     key: RowKey
@@ -191,7 +191,7 @@ class Row:
     scored: int = 0
     thinking: ThinkingCount | None = None
     forced: int = 0
-    drafter: Drafter | None = None
+    drafts: DraftTurns | None = None
     draft_counts: DraftCounts = NO_DRAFTS
 
     @property

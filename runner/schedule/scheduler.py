@@ -38,7 +38,7 @@ from runner.schedule.rows import (
     RowScored,
     RowToken,
 )
-from runner.schedule.speculation import waits_for_tokens
+from runner.schedule.speculation import room_of, waits_for_tokens
 from runner.schedule.table import RowTable, ScheduleSettings
 from runner.text import PreparedRequest
 
@@ -226,7 +226,7 @@ class Scheduler:
                 row.computed += 1
             if row is not None and row.status != "ended":
                 taken += 1
-                self._take(row, sampled, now, events)
+                self._take(row, sampled, now, events, is_verified=issued.guess is not None)
         if issued.guess is not None:
             # All tokens are of one row; those after its end were dropped.
             accepted = max(min(taken, len(result.tokens) - 1), 0)
@@ -305,7 +305,15 @@ class Scheduler:
 
     # --- inside ---------------------------------------------------------------------------
 
-    def _take(self, row: Row, sampled: SampledToken, now: float, events: list[RowEvent]) -> None:
+    def _take(
+        self,
+        row: Row,
+        sampled: SampledToken,
+        now: float,
+        events: list[RowEvent],
+        *,
+        is_verified: bool,
+    ) -> None:
         if row.scores:
             message = f"the engine scored {row.scored} of {row.prompt_tokens} prompt tokens"
             events.append(self._fail(row, "internal", message, now))
@@ -315,9 +323,9 @@ class Scheduler:
             row.first_token_at = now
             events.append(self._finish(row, "length", now))
             return
+        if row.drafts is not None:
+            row.drafts.take(sampled.token, room_of(self._table, row), is_verified=is_verified)
         row.made.append(sampled.token)
-        if row.drafter is not None:
-            row.drafter.take((sampled.token,))
         if row.thinking is not None:
             row.thinking.take(sampled.token)
         if row.first_token_at is None:

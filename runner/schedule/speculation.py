@@ -10,19 +10,9 @@ Rows with a grammar are not drafted yet: the grammar would have to be taken back
 
 from __future__ import annotations
 
-from runner.schedule.drafting import (
-    LONGEST_DRAFT,
-    Draft,
-    Drafter,
-    NgramDrafter,
-    best_length,
-    worth_waiting,
-)
+from runner.schedule.drafting import LENGTHS, LONGEST_DRAFT, DraftTurns, NgramDrafter
 from runner.schedule.rows import Row
 from runner.schedule.table import OpenPlan, RowTable
-
-TRIED_AGAIN = 128
-"""After this many guesses that seemed too expensive to verify, their costs are measured anew."""
 
 
 def waits_for_tokens(table: RowTable) -> bool:
@@ -35,11 +25,7 @@ def waits_for_tokens(table: RowTable) -> bool:
     row = _alone(table)
     if row is None or row.in_flight != 1 or row.paused_at is not None:
         return False
-    draft = _drafter(row).draft(LONGEST_DRAFT)
-    if draft is None:
-        return False
-    rates, costs = draft.rates[: 1 + _room(table, row)], table.costs
-    return worth_waiting(rates, costs.decode_s(1), costs.drafts_s())
+    return _turns(table, row).waits(room_of(table, row))
 
 
 def add_draft(table: RowTable, open_plan: OpenPlan) -> None:
@@ -50,20 +36,22 @@ def add_draft(table: RowTable, open_plan: OpenPlan) -> None:
     row = _alone(table)
     if row is None or row.row_id not in open_plan.decode or open_plan.does_more_than_decode:
         return
-    # The sample of this plan is already counted as computed.
-    draft = _drafter(row).draft(_room(table, row))
+    draft = _turns(table, row).draft(room_of(table, row))
     if draft is None:
         return
-    costs = table.costs
-    length, _ = best_length(draft.rates, costs.decode_s(1), costs.drafts_s())
-    if not length:
-        table.drafts_declined += 1
-        if table.drafts_declined >= TRIED_AGAIN:
-            table.drafts_declined = 0
-            costs.forget_verify()
-        return
-    open_plan.guess = Draft(draft.tokens[:length], draft.rates[:length], draft.source)
-    open_plan.decode_s = costs.verify_s(1 + length)
+    open_plan.guess = draft
+    open_plan.decode_s *= table.draft_costs[LENGTHS.index(len(draft.tokens))]
+
+
+def room_of(table: RowTable, row: Row) -> int:
+    """Return the most tokens of a draft that follows the row's next token or is computed with its
+    last one."""
+    within = min(row.reserved, table.settings.draft_within or row.reserved)
+    most = min(LONGEST_DRAFT, row.prepared.max_tokens - len(row.made) - 1, within - row.length)
+    if row.thinking is not None:
+        while most > 0 and row.thinking.may_be_due(1 + most):
+            most -= 1
+    return max(most, 0)
 
 
 def _alone(table: RowTable) -> Row | None:
@@ -76,23 +64,13 @@ def _alone(table: RowTable) -> Row | None:
     return row
 
 
-def _room(table: RowTable, row: Row) -> int:
-    """Return the most tokens that a draft of the next step may have. `row` has one sample in
-    flight, which is the step's own token or the one before it."""
-    most = min(
-        LONGEST_DRAFT,
-        row.prepared.max_tokens - len(row.made) - row.in_flight,
-        row.reserved - row.computed,
-    )
-    if row.thinking is not None:
-        while most > 0 and row.thinking.may_be_due(row.in_flight + most):
-            most -= 1
-    return max(most, 0)
-
-
-def _drafter(row: Row) -> Drafter:
-    if row.drafter is None:
-        row.drafter = NgramDrafter.after(
-            row.prepared.tokens, row.made, row.prepared.prediction_tokens
-        )
-    return row.drafter
+def _turns(table: RowTable, row: Row) -> DraftTurns:
+    """Return the row's drafts. A row that was not alone before gets the state that it would have if
+    it had always been."""
+    if row.drafts is None:
+        prepared, before = row.prepared, row.made[:-1]
+        drafter = NgramDrafter.after(prepared.tokens, before, prepared.prediction_tokens)
+        row.drafts = DraftTurns(drafter, table.draft_costs)
+        for token in row.made[-1:]:
+            row.drafts.take(token, room_of(table, row) + 1, is_verified=False)
+    return row.drafts

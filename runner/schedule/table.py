@@ -8,7 +8,7 @@ bytes per token, as a padded batch takes, plus the fixed part per row.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bus.wire.ids import RequestId, TokenId
@@ -26,7 +26,7 @@ from runner.engine import (
 from runner.group.lockstep import digested
 from runner.schedule.budget import PrefillAccount, Timekeeper
 from runner.schedule.costs import CostModel, GroupSize
-from runner.schedule.drafting import Draft
+from runner.schedule.drafting import Draft, costs_of
 from runner.schedule.prefix import BLOCK_TOKENS, PrefixIndex
 from runner.schedule.pressure import Pressure
 from runner.schedule.rows import Row, RowEvent, RowKey
@@ -40,7 +40,8 @@ class ScheduleSettings:
     row that waited this long in total precedes every priority. `give_way_s`: a row that ran this
     long may be preempted for a row that waited as long, if its requester has too many; checked
     every `look_s`. `paused_grace_s`: a paused row may be preempted after it; `paused_limit_s` ends
-    it. `drafts`: a row that decodes alone is speeded up by drafts, if the engine verifies them.
+    it. `drafts`: a row that decodes alone is speeded up by drafts, if the engine verifies them;
+    only up to `draft_within` tokens of the row, if given.
     """
 
     max_rows: int = 32
@@ -61,6 +62,7 @@ class ScheduleSettings:
     prefix_bytes: int = 256 * 2**20
     kv_bytes: int | None = None
     drafts: bool = False
+    draft_within: int | None = None
 
 
 @dataclass(slots=True)
@@ -137,7 +139,6 @@ class RowTable:
     step: int = 0
     digest: int = 0
     preemptions: int = 0
-    drafts_declined: int = 0
     shares: Shares = field(default_factory=Shares)
     looked_at: float = float("-inf")
     pressure: Pressure = field(default_factory=Pressure)
@@ -146,6 +147,8 @@ class RowTable:
     account: PrefillAccount = field(init=False)
     timekeeper: Timekeeper = field(init=False)
     kv_bytes: int = field(init=False)
+    draft_costs: Sequence[float] = field(init=False)
+    """What a step costs that verifies a draft of each length, in plain steps; fixed at load."""
 
     def __post_init__(self) -> None:
         facts, settings = self.facts, self.settings
@@ -153,6 +156,7 @@ class RowTable:
         self.kv_bytes = (
             spare_bytes - spare_bytes // 10 if settings.kv_bytes is None else settings.kv_bytes
         )
+        self.draft_costs = costs_of(facts.draft_costs)
         self.account = PrefillAccount(settings.prefill_share)
         self.timekeeper = Timekeeper(self.costs, self.account)
         self.prefixes = PrefixIndex(

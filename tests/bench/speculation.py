@@ -293,7 +293,7 @@ def main() -> None:
         for name, make in (("32 M", random_qwen3), ("bundled", endless_tiny)):
             path = Path(folder) / make.__name__
             path.mkdir()
-            engine = load_engine(make(path), memory_limit_bytes=8 << 30)
+            engine = load_engine(make(path), memory_limit_bytes=8 << 30, drafts=True)
             if "widths" not in skip:
                 print_widths(engine, name, chosen.rounds)
             if "reading" not in skip:

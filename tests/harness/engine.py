@@ -40,6 +40,7 @@ def facts(
     batches_ragged: bool = True,
     trims: bool = True,
     verifies: bool = False,
+    draft_costs: tuple[tuple[int, float], ...] = ((33, 4.0),),
 ) -> EngineFacts:
     """A model of one byte of KV per token, with `kv_bytes` left beside its weights."""
     return EngineFacts(
@@ -53,6 +54,7 @@ def facts(
         eos_token_ids=frozenset({0}),
         memory_limit_bytes=1000 + kv_bytes,
         verifies=verifies,
+        draft_costs=draft_costs,
     )
 
 

@@ -79,14 +79,20 @@ class CompiledDecode:
         self._lasted[batch] = shape, steps + 1 if before == shape else 0
         if shape[0] > MOST_ROWS or batch.shape.slots != shape[0]:
             return None
+        if shape not in self._steps and self._lasted[batch][1] < STEADY_STEPS:
+            return None
+        return self.run(self.step_for(batch), batch)
+
+    def step_for(self, batch: DecodeBatch) -> Step:
+        """Return the kept function that computes one step of a batch of this shape; a new one is
+        traced in its first step."""
+        shape = (len(batch), batch.shape.room)
         if shape not in self._steps:
-            if self._lasted[batch][1] < STEADY_STEPS:
-                return None
             self._steps[shape] = self.trace()
             if len(self._steps) > self._most:
                 self._steps.popitem(last=False)
         self._steps.move_to_end(shape)
-        return self.run(self._steps[shape], batch)
+        return self._steps[shape]
 
     def trace(self) -> Step:
         """Return a function that computes one step; MLX traces it on its first call with a

@@ -4,19 +4,23 @@ Pure. A draft never changes the text of a row. The model draws its own token at 
 position, with the random key of that position. A drafted token counts only while it is equal.
 """
 
-from runner.schedule.drafting.choice import SpeculateChoice, why_no_drafts
+from runner.schedule.drafting.choice import EXACT_TOKENS, SpeculateChoice, why_no_drafts
 from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter
-from runner.schedule.drafting.length import LENGTHS, best_length, worth_waiting
+from runner.schedule.drafting.length import LENGTHS, best_length, costs_of, worth_waiting
 from runner.schedule.drafting.ngram import NgramDrafter
+from runner.schedule.drafting.turns import DraftTurns
 
 __all__ = [
+    "EXACT_TOKENS",
     "LENGTHS",
     "LONGEST_DRAFT",
     "Draft",
+    "DraftTurns",
     "Drafter",
     "NgramDrafter",
     "SpeculateChoice",
     "best_length",
+    "costs_of",
     "why_no_drafts",
     "worth_waiting",
 ]

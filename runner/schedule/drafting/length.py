@@ -7,13 +7,32 @@ accepted one. The best k gives the most tokens per second; if none beats plain s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""The lengths of drafts; few, so that their costs are soon known."""
+"""The lengths of drafts."""
+COLUMN_SHARE = 0.1
+"""The expected cost of one more column in a step of one row, as a share of the step, beyond the
+widest step that was measured."""
 GAIN = 1.05
 """A draft must promise at least this many times the tokens per second of plain steps."""
 WAIT_SHARE = 0.2
 """The cost of reading a step before the next one is planned, as a share of a plain step."""
+
+
+def costs_of(measured: Sequence[tuple[int, float]]) -> tuple[float, ...]:
+    """Return the costs of steps that verify `LENGTHS` tokens, as multiples of a plain step's.
+    `measured`: pairs of a step's columns, ascending and above 1, and its cost likewise."""
+    points = [(1, 1.0), *measured]
+    last, cost = points[-1]
+    points.append((last + LENGTHS[-1], cost + COLUMN_SHARE * LENGTHS[-1]))
+    costs: list[float] = []
+    for columns in (1 + length for length in LENGTHS):
+        for (low, below), (high, above) in pairwise(points):
+            if low <= columns <= high:
+                costs.append(below + (above - below) * (columns - low) / (high - low))
+                break
+    return tuple(costs)
 
 
 def best_length(

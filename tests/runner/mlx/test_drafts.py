@@ -13,6 +13,7 @@ import pytest
 from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, Sampling, TextPrompt
 from runner.engine import PrefillChunk, RowSpec, SampledToken, StepPlan
+from runner.mlx.model.draft_trial import WIDTHS
 from runner.schedule import RowFinished, RowKey, ScheduleSettings
 from runner.text import PreparedChoice, PreparedRequest
 from tests.harness.engine import StepCosts
@@ -131,6 +132,22 @@ def test_a_draft_after_neighbours_left_and_across_the_end_of_the_slab(
     player.finish(middle, late.row)
     assert player.ids(late.row)[:11] == wanted[:11]
     assert not player.failures
+
+
+def test_a_trial_measures_every_width_and_compares_bits(
+    load: Any, model_folder: Any, new_row: Any
+) -> None:
+    engine = load(model_folder("qwen3"), drafts=True)
+    widths, costs = zip(*engine.facts.draft_costs, strict=True)
+    assert widths == WIDTHS and list(costs) == sorted(costs) and costs[0] >= 1.0
+    assert engine.memory().kv_bytes == 0
+    if not engine.facts.drafts_exactly:
+        return
+    player = Drive(engine)
+    chance, prompt = random.Random(3), [3 + n * 5 % 200 for n in range(20)]
+    wanted = player.alone(plain := new_row(prompt, logprobs=1), 60)
+    got, _ = verified(player, new_row(prompt, logprobs=1), 60, wanted, chance)
+    assert [one.logprob for one in got] == [one.logprob for one in player.tokens[plain.row]]
 
 
 def test_models_that_cannot_take_tokens_back_verify_no_drafts(drive: Any) -> None:

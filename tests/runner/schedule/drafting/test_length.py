@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.schedule.drafting import (
     SpeculateChoice,
     best_length,
+    costs_of,
     why_no_drafts,
     worth_waiting,
 )
@@ -41,6 +43,14 @@ def test_the_best_length_is_the_best_of_all(rate: float, column_s: float) -> Non
         assert max(expected.values()) <= 1.05 + 1e-6
 
 
+def test_costs_are_interpolated_and_continued() -> None:
+    assert costs_of([(2, 1.5), (33, 4.6)]) == pytest.approx(
+        [1.5 + 0.1 * (length - 1) for length in LENGTHS]
+    )
+    assert costs_of([]) == pytest.approx(seconds(0.1))
+    assert costs_of([(3, 1.2)]) == pytest.approx([1.1, *seconds(0.1)[1:]])
+
+
 def test_a_step_is_awaited_only_if_a_good_draft_may_follow() -> None:
     verify_s = seconds(0.1)
     assert worth_waiting([0.9] * 9, 1.0, verify_s)
@@ -50,15 +60,23 @@ def test_a_step_is_awaited_only_if_a_good_draft_may_follow() -> None:
 
 def test_auto_drafts_only_where_the_text_stays_the_same() -> None:
     def why(
-        choice: SpeculateChoice, *, is_exact: bool = True, verifies: bool = True, **extra: Any
+        choice: SpeculateChoice,
+        *,
+        is_exact: bool = True,
+        verifies: bool = True,
+        even: bool = True,
+        **extra: Any,
     ) -> str:
-        loaded = replace(facts(verifies=verifies), extra={"dtype": "float32", **extra})
+        loaded = replace(
+            facts(verifies=verifies), extra={"dtype": "float32", **extra}, drafts_exactly=even
+        )
         return why_no_drafts(choice, loaded, is_exact=is_exact)
 
     assert why("auto") == ""
     assert "float32" in why("auto", dtype="bfloat16")
     assert "exact" in why("auto", is_exact=False)
     assert "CPU" in why("auto", on_gpu=True)
-    assert why("ngram", is_exact=False, dtype="bfloat16") == ""
+    assert "rounds differently" in why("auto", even=False)
+    assert why("ngram", is_exact=False, dtype="bfloat16", even=False) == ""
     assert why("ngram", verifies=False) != ""
     assert why("off") != ""
