@@ -163,13 +163,15 @@ class RowFailure:
 @dataclass(frozen=True, slots=True)
 class StepResult:
     """The output of a step and its wall-clock seconds. `scored` has prompt scores of rows; over the
-    steps, those of a row come in order and without gaps, through its last prompt token."""
+    steps, those of a row come in order and without gaps, through its last prompt token. `implied`:
+    the next tokens of the only row, if its grammar leaves one text and no other step is unread."""
 
     step: int
     tokens: tuple[SampledToken, ...]
     failures: tuple[RowFailure, ...] = ()
     step_s: float = 0.0
     scored: tuple[PromptScores, ...] = ()
+    implied: tuple[TokenId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +184,8 @@ class EngineFacts:
     full length. `verifies`: drafts of a row that decodes alone can be verified. `draft_costs`:
     pairs of the columns of such a step, ascending, and its cost as a multiple of a plain step's,
     measured at load; `drafts_exactly`: its results had the bits of plain steps. Rows may use one of
-    `adapters`.
-    `refused_adapters` cannot be applied; the values say why. `weights_bytes` includes adapters.
+    `adapters`. `refused_adapters` cannot be applied; the values say why. `weights_bytes` includes
+    adapters.
     """
 
     weights_bytes: int

@@ -229,6 +229,11 @@ class MlxEngine:
         result, self._last_done = result_of(pending, self._last_done)
         if self._drafted is not None:
             self._accept(self._drafted, result)
+        if self.facts.verifies and not self._pending and result.tokens:
+            names = {sampled.row for sampled in result.tokens}
+            row = self._rows.get(names.pop()) if len(names) == 1 else None
+            if row is not None and row.matcher is not None:
+                result = replace(result, implied=row.implied())
         self._read = result.step
         return result
 

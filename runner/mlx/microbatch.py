@@ -16,7 +16,7 @@ from typing import Any
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
-from runner.engine import RowId
+from runner.engine import RowFailure, RowId
 from runner.mlx.adapters import AdapterBank
 from runner.mlx.kv import DecodeBatch, evaluated
 from runner.mlx.model.capabilities import Capabilities, Shape
@@ -30,6 +30,7 @@ from runner.mlx.sampling import (
     TokenSource,
     advance,
 )
+from runner.text import DeadEnd
 
 FULL_ROWS = 4
 """When every open microbatch has this many rows, a new row opens the next one; smaller microbatches
@@ -110,7 +111,12 @@ class Microbatch:
     def verify(self, row: EngineRow, drafted: Sequence[TokenId], pending: PendingStep) -> None:
         """Start a step of one row that also computes the drafted tokens, in one forward. The
         batch's cells of these columns are valid only after `accept`, which must precede the next
-        step."""
+        step. Tokens that the row's grammar forbids are cut off first."""
+        try:
+            drafted = row.permitted(drafted)
+        except DeadEnd as error:
+            pending.failures.append(RowFailure(row.name, "internal", f"grammar: {error}"))
+            return
         self._hold_exactly([row])
         slots = self.batch.close_holes(at_once=True)
         if slots is not None:
@@ -125,13 +131,16 @@ class Microbatch:
             return
         self._comm.submit(drawn.arrays())
         top = row.spec.logprobs or 0
-        columns = tuple((at, row.name, top) for at in range(1 + len(drafted)))
-        pending.decoded.append(DrawnRows(drawn, columns, tuple(drafted)))
+        count = drawn.tokens.shape[0]
+        columns = tuple((at, row.name, top) for at in range(count))
+        pending.decoded.append(DrawnRows(drawn, columns, tuple(drafted[: count - 1])))
 
     def accept(self, row: EngineRow, tokens: Sequence[TokenId]) -> None:
         """Keep the columns of a verified draft up to the last valid token; `tokens` are the row's
         new tokens."""
         advance(row.draw, tokens)
+        if row.matcher is not None:
+            row.accepted.extend(tokens)
         last = mx.array([tokens[-1]], mx.int32)
         self._last_tokens = last
         self.batch.close_step(last, len(tokens))

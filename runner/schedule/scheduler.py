@@ -232,6 +232,10 @@ class Scheduler:
             accepted = max(min(taken, len(result.tokens) - 1), 0)
             for row in issued.samples.values():
                 row.draft_counts = row.draft_counts.plus(issued.guess, accepted)
+        if result.implied:
+            for row in issued.samples.values():
+                if row.drafts is not None:
+                    row.drafts.imply(result.implied)
         for failure in result.failures:
             row = owed.pop(failure.row, None) or table.live.get(failure.row)
             if row is not None and row.status != "ended":

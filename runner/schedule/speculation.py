@@ -5,7 +5,7 @@ the step in flight only where a draft is likely to follow it. A step with a draf
 before the next plan. Everything else about a row is as without drafts: a draft never reaches beyond
 its longest permitted output, its reserved memory, or the point at which thinking must end.
 
-Rows with a grammar are not drafted yet: the grammar would have to be taken back with the tokens.
+The engine cuts off what a row's grammar forbids. It also tells the text that a grammar implies.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _alone(table: RowTable) -> Row | None:
     if not table.settings.drafts or not table.facts.verifies or len(table.live) != 1:
         return None
     (row,) = table.live.values()
-    if row.status != "decoding" or row.prepared.grammar is not None or row.forced:
+    if row.status != "decoding" or row.forced:
         return None
     return row
 
@@ -70,7 +70,9 @@ def _turns(table: RowTable, row: Row) -> DraftTurns:
     if row.drafts is None:
         prepared, before = row.prepared, row.made[:-1]
         drafter = NgramDrafter.after(prepared.tokens, before, prepared.prediction_tokens)
-        row.drafts = DraftTurns(drafter, table.draft_costs)
+        row.drafts = DraftTurns(
+            drafter, table.draft_costs, follows_grammar=prepared.grammar is not None
+        )
         for token in row.made[-1:]:
             row.drafts.take(token, room_of(table, row) + 1, is_verified=False)
     return row.drafts

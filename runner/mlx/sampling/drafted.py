@@ -18,7 +18,7 @@ from typing import TypeVar
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
-from runner.mlx.sampling.batch_sampler import BatchSampler, Drawn, RowDraw
+from runner.mlx.sampling.batch_sampler import Allowed, BatchSampler, Drawn, RowDraw
 
 T = TypeVar("T")
 
@@ -41,17 +41,21 @@ def accepted(
 
 
 def draw_drafted(
-    draw: RowDraw, drafted: Sequence[TokenId], logits: mx.array, vocabulary: int
+    draw: RowDraw,
+    drafted: Sequence[TokenId],
+    logits: mx.array,
+    vocabulary: int,
+    allowed: Allowed | None = None,
 ) -> Drawn:
     """Return the tokens of a row at len(drafted) + 1 positions, unevaluated, from logits
     (positions, vocabulary). `draw` stays as it is until `advance`. A position after a wrong guess
-    has a token of no use."""
+    has a token of no use. `allowed` are the tokens that a grammar allows at each position."""
     ahead = copy.copy(draw)
     draws = [copy.copy(ahead)]
     for token in drafted:
         advance(ahead, [token])
         draws.append(copy.copy(ahead))
-    return BatchSampler(draws, vocabulary, alike=1).draw(logits)
+    return BatchSampler(draws, vocabulary, alike=1).draw(logits, allowed)
 
 
 def advance(draw: RowDraw, tokens: Sequence[TokenId]) -> None:

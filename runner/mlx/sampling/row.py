@@ -49,7 +49,8 @@ class EngineRow:
     While the row is outside of microbatches, `caches` are its own and hold the first `computed`
     tokens; inside one (`microbatch`) they are empty. `token` (shape (1,)) is its last sampled token
     while it is outside. `unread` is the place of a grammar row's last token: (array, index); None
-    if the matcher is up to date.
+    if the matcher is up to date. `accepted` are the tokens of a verified draft that the matcher has
+    not seen yet.
     """
 
     spec: RowSpec
@@ -61,6 +62,7 @@ class EngineRow:
     batched: bool = False
     microbatch: int = 0
     unread: tuple[mx.array, int] | None = field(default=None)
+    accepted: list[TokenId] = field(default_factory=list[TokenId])
 
     @property
     def name(self) -> RowId:
@@ -89,10 +91,34 @@ class EngineRow:
         self.caches = caches
         self.computed = hit.length
 
+    def permitted(self, drafted: Sequence[TokenId]) -> Sequence[TokenId]:
+        """Return the part of a draft that the row's grammar allows. The row's last token must have
+        been computed. Raises DeadEnd."""
+        if self.matcher is None:
+            return drafted
+        self.read_token()
+        return drafted[: self.matcher.permitted(drafted)]
+
+    def implied(self) -> tuple[TokenId, ...]:
+        """Return the tokens that the row's grammar leaves no choice about. The row's last token
+        must have been computed."""
+        if self.matcher is None:
+            return ()
+        try:
+            self.read_token()
+        except DeadEnd:
+            return ()  # the matcher refuses the next step, too
+        return self.matcher.implied()
+
     def read_token(self) -> None:
         """Wait for the last token of a row with a grammar, and advance the row's grammar matcher by
-        it. Raises DeadEnd."""
-        if self.matcher is None or self.unread is None:
+        it, or by the tokens of a verified draft. Raises DeadEnd."""
+        if self.matcher is None:
+            return
+        accepted, self.accepted = self.accepted, []
+        for token in accepted:
+            self.matcher.consume(token)
+        if self.unread is None:
             return
         array, index = self.unread
         self.unread = None

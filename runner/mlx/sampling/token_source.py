@@ -68,10 +68,21 @@ class SamplingSource:
         pending: PendingStep,
     ) -> Drawn | None:
         """Return the row's own tokens at all positions of a draft, from logits (positions,
-        vocabulary). None if the row cannot be sampled; it then fails."""
+        vocabulary). None if the row cannot be sampled; it then fails. A grammar row's draft must be
+        permitted; positions from which its grammar cannot go on are left out."""
         self.write_back()
         try:
-            return draw_drafted(row.draw, drafted, logits, self._vocabulary)
+            allowed = None
+            if row.matcher is not None:
+                self._comm.submit([logits])
+                masks = row.matcher.allowed_along(drafted)
+                drafted, logits = drafted[: len(masks) - 1], logits[: len(masks)]
+                flags = mx.array(np.stack(masks))  # pyright: ignore[reportArgumentType]
+                allowed = Allowed(tuple(range(len(masks))), flags)
+            return draw_drafted(row.draw, drafted, logits, self._vocabulary, allowed)
+        except DeadEnd as error:
+            pending.failures.append(RowFailure(row.name, "internal", f"grammar: {error}"))
+            return None
         except Exception as error:
             message = f"sampling: {type(error).__name__}: {error}"
             pending.failures.append(RowFailure(row.name, "internal", message))

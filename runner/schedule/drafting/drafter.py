@@ -16,14 +16,14 @@ from bus.wire.ids import TokenId
 LONGEST_DRAFT = 32
 """The most tokens of a draft."""
 
-DraftSource = Literal["ngram", "prediction"]
+DraftSource = Literal["ngram", "prediction", "grammar"]
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """The guessed next tokens of a row. `rates[i]` is the expected share of cases, 0..1, in which
-    token i is right if all tokens before it are. `source`: copied from the row's own text, or from
-    the text that the client predicted."""
+    token i is right if all tokens before it are. `source`: copied from the row's own text or from
+    the text that the client predicted, or the only text that the row's grammar allows."""
 
     tokens: tuple[TokenId, ...]
     rates: tuple[float, ...]

@@ -13,22 +13,35 @@ from collections.abc import Sequence
 from bus.wire.ids import TokenId
 from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter
 from runner.schedule.drafting.length import best_length, worth_waiting
+from runner.schedule.drafting.ngram import FADES, PRIOR_WEIGHT
+
+IMPLIED_RATE = 0.9
+"""The expected rate of right tokens of an implied text, before any was counted: a model may spell
+the text with other tokens."""
 
 
 class DraftTurns:
     """The drafts of one row. `costs[i]`: the cost of a step that verifies `LENGTHS[i]` tokens, as a
-    multiple of a plain step's. `is_due`: a draft may follow the row's last token, because that
-    token was read before the next plan."""
+    multiple of a plain step's. `follows_grammar`: the row has a grammar, so each of its tokens is
+    read before the next plan, because text may be implied by it. `is_due`: a draft may follow the
+    row's last token, because that token was read before the next plan."""
 
-    def __init__(self, drafter: Drafter, costs: Sequence[float]) -> None:
+    def __init__(
+        self, drafter: Drafter, costs: Sequence[float], *, follows_grammar: bool = False
+    ) -> None:
         self._drafter = drafter
         self._costs = costs
+        self._follows_grammar = follows_grammar
         self._waits: bool | None = None
-        self.is_due = False
+        self._implied: Sequence[TokenId] = ()
+        self._right, self._tried = IMPLIED_RATE * PRIOR_WEIGHT, PRIOR_WEIGHT
+        self.is_due = follows_grammar
 
     def waits(self, room: int) -> bool:
         """Return whether the step of the next token must be read before the plan after it. A draft
         after that token may have `room` tokens."""
+        if self._follows_grammar:
+            return True
         if self._waits is None:
             draft = self._drafter.draft(LONGEST_DRAFT)
             self._waits = draft is not None and worth_waiting(
@@ -42,16 +55,32 @@ class DraftTurns:
         self.is_due = is_verified or self.waits(room)
         self._drafter.take((token,))
         self._waits = None
+        if self._implied:
+            is_right = token == self._implied[0]
+            self._right = FADES * self._right + is_right
+            self._tried = FADES * self._tried + 1.0
+            self._implied = self._implied[1:] if is_right else ()
+
+    def imply(self, tokens: Sequence[TokenId]) -> None:
+        """Set the only text that the row's grammar allows next, after the tokens taken so far."""
+        self._implied = tokens
 
     def draft(self, room: int) -> Draft | None:
         """Return the draft to verify after the last token, at most `room` tokens; None if a plain
         step is expected to be better."""
         if not self.is_due:
             return None
-        draft = self._drafter.draft(room)
+        draft = self._guess(room)
         if draft is None:
             return None
         length, _ = best_length(draft.rates, 1.0, self._costs)
         if not length:
             return None
         return Draft(draft.tokens[:length], draft.rates[:length], draft.source)
+
+    def _guess(self, room: int) -> Draft | None:
+        """Return the implied text if there is one, else the drafter's guess."""
+        tokens = tuple(self._implied[: min(room, LONGEST_DRAFT)])
+        if not tokens:
+            return self._drafter.draft(room)
+        return Draft(tokens, (self._right / self._tried,) * len(tokens), "grammar")

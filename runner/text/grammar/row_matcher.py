@@ -56,6 +56,41 @@ class RowMatcher:
             raise DeadEnd("the answer so far does not follow the format")
         self.over = token in self._ends
 
+    def permitted(self, tokens: Sequence[TokenId]) -> int:
+        """Return how many of `tokens` may come next, in this order. An end token counts as not
+        permitted. Does not advance."""
+        if self.over:
+            return 0
+        known: list[int] = []
+        for token in tokens:
+            if token >= self._vocabulary or token in self._ends:
+                break
+            known.append(token)
+        return self._matcher.validate_tokens(known) if known else 0
+
+    def implied(self) -> tuple[TokenId, ...]:
+        """Return the tokens of the text that must come next, as the tokenizer would write it; empty
+        if several texts may come. Other spellings of it may be permitted, too."""
+        if self.over or self._matcher.is_error():
+            return ()
+        tokens = [TokenId(token) for token in self._matcher.compute_ff_tokens()]
+        return tuple(tokens[: self.permitted(tokens)])
+
+    def allowed_along(self, tokens: Sequence[TokenId]) -> list[NDArray[np.bool_]]:
+        """Return the flags of `allowed` before each of `tokens` and after the last one, without
+        advancing. They end early where the grammar has no continuation. Raises DeadEnd if it has
+        none now."""
+        ahead = RowMatcher(self._matcher.deep_copy(), self._vocabulary, self._ends)
+        ahead.over = self.over
+        masks = [ahead.allowed()]
+        try:
+            for token in tokens:
+                ahead.consume(token)
+                masks.append(ahead.allowed())
+        except DeadEnd:
+            pass
+        return masks
+
     def allowed(self) -> NDArray[np.bool_]:
         """Return one flag per token of the vocabulary, true if the token may come next; at least
         one is true. Raises DeadEnd."""

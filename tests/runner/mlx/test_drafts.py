@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llguidance import LLMatcher
 
 from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, Sampling, TextPrompt
-from runner.engine import PrefillChunk, RowSpec, SampledToken, StepPlan
+from runner.engine import GrammarSpec, PrefillChunk, RowSpec, SampledToken, StepPlan
 from runner.mlx.model.draft_trial import WIDTHS
 from runner.schedule import RowFinished, RowKey, ScheduleSettings
 from runner.text import PreparedChoice, PreparedRequest
@@ -226,6 +228,64 @@ def test_a_scheduled_row_is_the_same_with_and_without_drafts(tiny: Any) -> None:
         assert cut == text[: text.index(min(stops)) + 1] and count == len(cut)
         assert finish == "stop"
     assert guessed > 40
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "identifier": {"type": "integer", "minimum": 0, "maximum": 99},
+        "is_available": {"type": "boolean"},
+        "temperature_unit": {"enum": ["celsius", "fahrenheit"]},
+        "note": {"type": "string", "maxLength": 12},
+    },
+    "required": ["identifier", "is_available", "temperature_unit", "note"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def grammar() -> GrammarSpec:
+    text = LLMatcher.grammar_from_json_schema(
+        json.dumps(SCHEMA), overrides={"whitespace_flexible": False}
+    )
+    return GrammarSpec("schema", text)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_text_that_a_grammar_implies_is_drafted(
+    tiny: Any, grammar: GrammarSpec, temperature: float
+) -> None:
+    request = asked(
+        "json",
+        [400 + n * 7 % 90 for n in range(12)],
+        Sampling(temperature=temperature),
+        max_tokens=90,
+        stop_token_ids=frozenset(tiny.facts.eos_token_ids),
+    )
+    bound = replace(request, grammar=grammar)
+    slow, wanted = played(tiny, False, bound)
+    fast, got = played(tiny, True, bound)
+    assert got == wanted and got[0][1] == "stop"
+    assert len(fast.plans) < 0.6 * len(slow.plans)
+    # Those guesses were wrong in part, and forbidden in part.
+    spoilt = [token if at % 4 else 5 + at for at, token in enumerate(wanted[0][0])]
+    predicted = replace(bound, prediction_tokens=tuple(map(TokenId, spoilt)))
+    assert played(tiny, True, predicted)[1] == wanted
+
+
+def test_what_a_grammar_forbids_is_cut_off_a_draft(
+    tiny: Any, grammar: GrammarSpec, new_row: Any
+) -> None:
+    player, chance = Drive(tiny), random.Random(7)
+    for seed in range(4):
+        how: dict[str, Any] = {"seed": seed, "grammar": grammar, "logprobs": 2}
+        if seed:
+            how["sampling"] = Sampling(temperature=1.0, frequency_penalty=0.3)
+        prompt = [300 + n * 11 % 500 for n in range(20)]
+        wanted = player.alone(new_row(prompt, **how), 30)
+        got, _ = verified(player, new_row(prompt, **how), 30, wanted, chance)
+        assert [sampled.token for sampled in got] == wanted
+    assert not player.failures
 
 
 def test_a_row_that_joins_during_drafts_leaves_both_texts_alone(tiny: Any) -> None:

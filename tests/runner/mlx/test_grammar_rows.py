@@ -159,3 +159,22 @@ def test_only_the_end_may_follow_a_finished_text(model_folder):
     assert row.over
     row.consume(77)
     assert row.allowed().all()
+
+
+def test_a_draft_is_compared_with_a_grammar_without_advancing_it(model_folder):
+    grammars = GrammarMasks(model_folder("qwen3"), vocabulary=260, eos_token_ids=frozenset({END}))
+    word = GrammarSpec("abc", LLMatcher.grammar_from_regex("abc[xy]"))
+    matcher = grammars.start(word, ())
+    whole = matcher.implied()
+    assert len(whole) >= 3
+    assert matcher.permitted(whole) == len(whole)
+    assert matcher.permitted([*whole[:2], whole[0], whole[2]]) == 2
+    assert matcher.permitted([*whole, END]) == len(whole)
+    masks = matcher.allowed_along(whole)
+    assert len(masks) == len(whole) + 1 and masks[-1].sum() >= 2
+    assert len(matcher.allowed_along([whole[0], whole[0]])) == 2
+    assert (matcher.allowed() == masks[0]).all() and matcher.implied() == whole
+    for token, mask in zip(whole, masks, strict=False):
+        assert (matcher.allowed() == mask).all()
+        matcher.consume(token)
+    assert matcher.implied() == ()
