@@ -8,8 +8,8 @@ takes prompts and returns their vectors.)
 Order within a step: release and preempt; evict; admit and apply prefix hits; prefill groups in
 order; decode all listed rows; insert prefixes. A row whose last prompt chunk is in this step's
 prefill samples its first token in this step and may decode from the next step on. The engine is
-kept one step ahead: `issue(n + 1)` comes before `read(n)`. So a row that finishes in n still runs
-in n + 1, and its token there is dropped.
+one step ahead: `issue(n + 1)` comes before `read(n)`. So a row that finishes in n still runs in
+n + 1, and its token there is dropped.
 """
 
 from __future__ import annotations
@@ -31,11 +31,8 @@ EntryId = NewType("EntryId", int)
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """A grammar that the row's output must match, compiled in advance by `text`.
-
-    `compiled` is the grammar in the library's serialised form. Rows with equal `key` share one
-    compilation.
-    """
+    """A grammar that the row's output must match, compiled in advance by `text`: `compiled` is its
+    serialised form in the library. Rows with equal `key` share one compilation."""
 
     key: str
     compiled: str
@@ -43,8 +40,7 @@ class GrammarSpec:
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
-    """Everything that an engine needs to know about a row. It is sent once, with the plan that
-    admits the row.
+    """Everything that an engine needs to know about a row; sent once, with the plan that admits it.
 
     `tokens` are the prompt and, after a preemption, the last `made` output tokens. Penalties,
     grammar and the random stream then continue exactly, because a token's random key depends only
@@ -162,9 +158,9 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The output of a step and its wall-clock seconds. `scored` has prompt scores of rows; over the
-    steps, those of a row come in order and without gaps, through its last prompt token. `implied`:
-    the next tokens of the only row, if its grammar leaves one text and no other step is unread."""
+    """The output of a step and its wall-clock seconds. Over the steps, prompt scores of a row in
+    `scored` come in order and without gaps, through its last prompt token. `implied`: the only text
+    that the grammar of the only row allows next."""
 
     step: int
     tokens: tuple[SampledToken, ...]
@@ -182,10 +178,9 @@ class EngineFacts:
     row (rotating windows, recurrent state). `batches_ragged` False: rows of different length cannot
     share a batch, so one row runs at a time. `trims` False: prefixes can be kept and reused only at
     full length. `verifies`: drafts of a row that decodes alone can be verified. `draft_costs`:
-    pairs of the columns of such a step, ascending, and its cost as a multiple of a plain step's,
-    measured at load; `drafts_exactly`: its results had the bits of plain steps. Rows may use one of
-    `adapters`. `refused_adapters` cannot be applied; the values say why. `weights_bytes` includes
-    adapters.
+    pairs of such a step's columns, ascending, and its cost in plain steps, measured at load. Rows
+    may use one of `adapters`; `refused_adapters` says why others cannot be applied. `weights_bytes`
+    includes adapters.
     """
 
     weights_bytes: int
@@ -203,7 +198,6 @@ class EngineFacts:
     adapters: frozenset[str] = frozenset()
     verifies: bool = False
     draft_costs: tuple[tuple[int, float], ...] = ()
-    drafts_exactly: bool = False
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def why_no_adapter(self, name: str) -> str | None:
@@ -261,9 +255,9 @@ class EngineStatus:
 
     The engine's thread may write between any two reads. So read a field once into a local name, and
     do not assume that two fields belong to the same instant. Values are frozen and replaced as a
-    whole. `steps_begun` is the number of the last step started,
-    `steps_done` that of the last step read, `last_step_s` its seconds. `busy_since` (monotonic) is
-    the instant since which the engine owes a result; None if it owes none.
+    whole. `steps_begun` is the number of the last step started, `steps_done` that of the last step
+    read, `last_step_s` its seconds. `busy_since` (monotonic) is the instant since which the engine
+    owes a result; None if it owes none.
     """
 
     progress: LoadProgress = LoadProgress("reading", 0, 0)

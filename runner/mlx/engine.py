@@ -91,8 +91,7 @@ def load_engine(
     already formed. `adapters` selects by name the adapters to load with the model; None: all.
     `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may lower the
     model's own context, not raise it. `kv` says how growing KV is stored, if the model supports
-    that. `threads` are the CPU's BLAS threads. `drafts`: measure what drafts cost, in a few dozen
-    steps.
+    that. `threads` are the CPU's BLAS threads. `drafts`: measure what drafts cost.
     """
     comm = Comm()
     if rank_context is None:
@@ -108,7 +107,7 @@ def load_engine(
         engine = MlxEngine(
             path, loaded, memory_limit_bytes, context_tokens, comm, bank, threads, kv
         )
-        if drafts and engine.facts.verifies:
+        if drafts:
             engine.try_drafts()
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
@@ -219,8 +218,7 @@ class MlxEngine:
         self._compute(plan, pending)
 
     def read(self) -> StepResult:
-        """Wait for the oldest unread step. Return its tokens (none if `hears` is False), its failed
-        rows, and its seconds."""
+        """Wait for the oldest unread step and return its result; no tokens if `hears` is False."""
         pending = self._pending.popleft()
         if not self._pending:
             self._comm.flush()
@@ -229,22 +227,16 @@ class MlxEngine:
         result, self._last_done = result_of(pending, self._last_done)
         if self._drafted is not None:
             self._accept(self._drafted, result)
-        if self.facts.verifies and not self._pending and result.tokens:
-            names = {sampled.row for sampled in result.tokens}
-            row = self._rows.get(names.pop()) if len(names) == 1 else None
-            if row is not None and row.matcher is not None:
-                result = replace(result, implied=row.implied())
+        if self.facts.verifies and not self._pending:
+            result = self._rows.with_implied(result)
         self._read = result.step
         return result
 
     def try_drafts(self) -> None:
-        """Measure what drafts cost, and add it to `facts`."""
-        trial = self._forward.try_drafts()
-        extra = {**self.facts.extra, "drafts_exactly": trial.is_exact}
-        self.facts = replace(
-            self.facts, draft_costs=trial.costs, drafts_exactly=trial.is_exact, extra=extra
-        )
-        mx.clear_cache()
+        """Measure what drafts cost, and add it to `facts`, if the engine verifies drafts."""
+        if self.facts.verifies:
+            self.facts = self._forward.try_drafts().applied(self.facts)
+            mx.clear_cache()
 
     def memory(self) -> EngineMemory:
         """Return bytes now: rows inside and outside the batch, prefixes, and all that MLX holds."""

@@ -10,14 +10,14 @@ Haswell kernels, for example, round alike for up to three rows. So the bits are 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
 from bus.wire.ids import TokenId
-from runner.engine import RowId
+from runner.engine import EngineFacts, RowId
 from runner.mlx.kv import DecodeBatch, evaluated
 from runner.mlx.model.capabilities import Shape, new_caches
 from runner.mlx.model.compiled_decode import CompiledDecode
@@ -41,6 +41,11 @@ class DraftTrial:
 
     costs: tuple[tuple[int, float], ...] = ()
     is_exact: bool = False
+
+    def applied(self, facts: EngineFacts) -> EngineFacts:
+        """Return the facts with these measurements."""
+        extra = {**facts.extra, "drafts_exactly": self.is_exact}
+        return replace(facts, draft_costs=self.costs, extra=extra)
 
 
 def try_drafts(
@@ -85,7 +90,7 @@ def try_drafts(
             wide_s.append(clock() - started)
             bits = _bits(out)
         same = zip(bits, logits, strict=False)
-        is_exact = is_exact and all(np.array_equal(one, other) for one, other in same)
+        is_exact = is_exact and all(np.array_equal(wide, plain) for wide, plain in same)
         least = costs[-1][1] if costs else 1.0
         costs.append((width, max(min(wide_s) / min(plain_s), least)))
     return DraftTrial(tuple(costs), is_exact)

@@ -6,14 +6,14 @@ An invalid `RowSpec` never raises anything but `RowTrouble`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Literal, Protocol
 
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
-from runner.engine import EngineFacts, PrefixHit, RowFailure, RowId, RowSpec
+from runner.engine import EngineFacts, PrefixHit, RowFailure, RowId, RowSpec, StepResult
 from runner.mlx.kv import PrefixStore
 from runner.mlx.sampling.batch_sampler import RowDraw, start_draw
 from runner.mlx.sampling.grammar_mask import GrammarMasks
@@ -162,6 +162,15 @@ class AdmittedRows:
             pending.failures.append(RowFailure(name, "internal", f"row {name} is not admitted"))
             self._failed.add(name)
         return None
+
+    def with_implied(self, result: StepResult) -> StepResult:
+        """Return the result with the text that the grammar of its only row implies. No other step
+        of the row may be unread."""
+        names = {sampled.row for sampled in result.tokens}
+        row = self.get(names.pop()) if len(names) == 1 else None
+        if row is None or row.matcher is None:
+            return result
+        return replace(result, implied=row.implied())
 
     def fail(self, name: RowId) -> None:
         """Drop a failed row but remember its name, because plans may name it until they release

@@ -28,6 +28,6 @@ def why_no_drafts(choice: SpeculateChoice, facts: EngineFacts, *, is_exact: bool
     same = is_exact and facts.extra.get("dtype") == "float32" and not facts.extra.get("on_gpu")
     if choice == "auto" and not same:
         return "text could differ (it needs float32 on a CPU and runner.parity = exact)"
-    if choice == "auto" and not facts.drafts_exactly:
+    if choice == "auto" and not facts.extra.get("drafts_exactly"):
         return "text could differ (on this machine a step of several columns rounds differently)"
     return ""

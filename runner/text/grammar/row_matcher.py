@@ -61,12 +61,12 @@ class RowMatcher:
         permitted. Does not advance."""
         if self.over:
             return 0
-        known: list[int] = []
+        real: list[int] = []
         for token in tokens:
             if token >= self._vocabulary or token in self._ends:
                 break
-            known.append(token)
-        return self._matcher.validate_tokens(known) if known else 0
+            real.append(token)
+        return self._matcher.validate_tokens(real) if real else 0
 
     def implied(self) -> tuple[TokenId, ...]:
         """Return the tokens of the text that must come next, as the tokenizer would write it; empty

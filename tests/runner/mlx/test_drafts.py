@@ -143,7 +143,7 @@ def test_a_trial_measures_every_width_and_compares_bits(
     widths, costs = zip(*engine.facts.draft_costs, strict=True)
     assert widths == WIDTHS and list(costs) == sorted(costs) and costs[0] >= 1.0
     assert engine.memory().kv_bytes == 0
-    if not engine.facts.drafts_exactly:
+    if not engine.facts.extra["drafts_exactly"]:
         return
     player = Drive(engine)
     chance, prompt = random.Random(3), [3 + n * 5 % 200 for n in range(20)]

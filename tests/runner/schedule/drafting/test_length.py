@@ -67,9 +67,8 @@ def test_auto_drafts_only_where_the_text_stays_the_same() -> None:
         even: bool = True,
         **extra: Any,
     ) -> str:
-        loaded = replace(
-            facts(verifies=verifies), extra={"dtype": "float32", **extra}, drafts_exactly=even
-        )
+        known = {"dtype": "float32", "drafts_exactly": even, **extra}
+        loaded = replace(facts(verifies=verifies), extra=known)
         return why_no_drafts(choice, loaded, is_exact=is_exact)
 
     assert why("auto") == ""
