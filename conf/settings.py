@@ -121,6 +121,7 @@ class Settings(BaseModel):
     settle_grace_s: float = Field(ge=35.0)
     strict_fields: bool
     request_timeout_s: float = Field(ge=0.0)
+    resume: bool
     memory_bytes: int = Field(ge=0)
     model_folders: Words
     bundled_model: bool

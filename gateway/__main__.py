@@ -37,6 +37,7 @@ def options_of(settings: Settings) -> Options:
         has_port=settings.api,
         processes=settings.http_processes,
         request_timeout_s=settings.request_timeout_s,
+        resume=settings.resume,
         strict_fields=settings.strict_fields,
         load_timeout_s=settings.runner.load_deadline_s,
         keys=(*settings.api_keys, *((owner_key,) if settings.http_owner_only else ())),

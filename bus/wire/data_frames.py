@@ -8,7 +8,8 @@ usage and refusals in them are pydantic models and validated in full. Any other 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -24,6 +25,7 @@ from bus.wire.messages.tokens import (
     Submit,
     ToGateway,
     TokenDelta,
+    ToolCallDelta,
     ToRunner,
     Traced,
 )
@@ -42,23 +44,27 @@ def pack_to_gateway(message: ToGateway) -> bytes:
     """Pack one frame for a gateway process."""
     if type(message) is StepEntries:
         return _pack(("step", message.step, [_row(entry) for entry in message.entries]))
-    if type(message) is Accepted and not message.unheeded:
-        return _pack(("accepted", message.request_id, message.position, message.prompt_tokens))
+    if type(message) is Accepted and not message.resumes:
+        fields = ("accepted", message.request_id, message.position, message.prompt_tokens)
+        return _pack((*fields, message.unheeded) if message.unheeded else fields)
     if type(message) is Traced and not message.ranks:
         return _pack(("traced", *astuple(message)[:-1]))
     return _pack(message)
 
 
 def _row(entry: Entry) -> Entry | tuple[object, ...]:
-    """Return the entry as it is sent: its fields as an array, without an empty last field
-    (`logprobs` of a delta, `prompt` of an end)."""
+    """Return the entry as it is sent: its fields as an array, without empty last fields
+    (`logprobs`, `ids` and `later` of a delta, `prompt` of an end)."""
     if type(entry) is not TokenDelta:
         if type(entry) is Finished and entry.prompt is None:
             return ("f", entry.request_id, entry.seq, entry.usage)
+        if type(entry) is ToolCallDelta and not entry.later:
+            fields = astuple(entry)
+            return ("c", *(fields[:-1] if entry.ids else fields[:-2]))
         return entry
-    if entry.logprobs:
+    if entry.later:
         return entry
-    return (
+    first = (
         "t",
         entry.request_id,
         entry.seq,
@@ -67,6 +73,21 @@ def _row(entry: Entry) -> Entry | tuple[object, ...]:
         entry.text,
         entry.tokens,
     )
+    if entry.ids:
+        return (*first, entry.logprobs, entry.ids)
+    return (*first, entry.logprobs) if entry.logprobs else first
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Return token ids as bytes: four for each, little-endian."""
+    return struct.pack(f"<{len(ids)}I", *ids)
+
+
+def unpack_ids(packed: bytes | bytearray) -> tuple[int, ...]:
+    """Return the token ids of `pack_ids`. Raises ValueError if the length is no multiple of 4."""
+    if len(packed) % 4:
+        raise ValueError(f"{len(packed)} bytes are no token ids")
+    return struct.unpack(f"<{len(packed) // 4}I", packed)
 
 
 def _plain(value: Any) -> Any:
@@ -98,7 +119,9 @@ _pack = packer(_plain)
 def pack_to_runner(message: ToRunner) -> bytes:
     """Pack one frame for a runner. Empty fields at the end that earlier versions don't know are
     left out."""
-    if type(message) is Submit and message.so_far is None:
+    if type(message) is Submit and not message.resumes:
+        if message.so_far is not None:
+            return _pack(("submit", *astuple(message)[:-3]))
         waited = (message.waited_ms,) if message.waited_ms else ()
         who = (message.sharer,) if message.sharer or waited else ()
         return _pack(

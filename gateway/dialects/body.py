@@ -43,6 +43,7 @@ EXTRAS: Mapping[str, str] = {
     "x_client_id": "the client, 1 to 200 characters; API keys, then clients, share batch rows",
     "x_cooldown": "seconds for which the client's next request is refused; at most 7 days",
     "x_priority": "a word or a number from 0 to 1000; lower goes first",
+    "x_resume": "false: the answer ends with an error if its runner dies",
     "x_stay_warm": "seconds to keep the model afterwards; at most 7 days",
     "x_timeout_s": "deadline in seconds, above 0; at most 7 days",
     "x_trace": "true: record a trace of the request",
@@ -209,14 +210,16 @@ def take_extras(fields: dict[str, Any]) -> Extras:
         cooldown_s=_seconds("x_cooldown", fields) or 0.0,
         stay_warm_s=_seconds("x_stay_warm", fields),
         timeout_s=_seconds("x_timeout_s", fields, above=0.0),
-        trace=_trace(fields.pop("x_trace", None)),
+        trace=_truth("x_trace", fields, default=False),
+        resume=_truth("x_resume", fields, default=True),
     )
 
 
-def _trace(value: Any) -> bool:
-    if value is None or isinstance(value, bool):
-        return bool(value)
-    raise BadRequest("x_trace must be true or false", field="x_trace")
+def _truth(name: str, fields: dict[str, Any], *, default: bool) -> bool:
+    value = default if (field := fields.pop(name, None)) is None else field
+    if isinstance(value, bool):
+        return value
+    raise BadRequest(f"{name} must be true or false", field=name)
 
 
 def validate(
@@ -300,8 +303,7 @@ def _translate(error: ValidationError, within: str) -> NoReturn:
         text = f"{path} is required"
     else:
         text = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}"
-    more = len(errors) - 1
-    if more:
+    if more := len(errors) - 1:
         text += f" (and {more} more)"
     raise BadRequest(text, field=path or None) from error
 
@@ -383,10 +385,8 @@ def _priority(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_PRIORITY:
         return value
     names = ", ".join(PRIORITIES)
-    raise BadRequest(
-        f"x_priority must be one of {names}, or an integer from 0 to {MAX_PRIORITY}",
-        field="x_priority",
-    )
+    text = f"x_priority must be one of {names}, or an integer from 0 to {MAX_PRIORITY}"
+    raise BadRequest(text, field="x_priority")
 
 
 def _seconds(name: str, taken: dict[str, Any], *, above: float = -1.0) -> float | None:

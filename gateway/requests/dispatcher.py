@@ -8,9 +8,9 @@ tried. If every instance is full, a request that already waited for the load sta
 does a preempted request.
 
 If an instance is evicted for something urgent, its requests are recalled and resume at other
-instances. If a runner vanishes before it accepted a request, the request is sent to another
-instance. Loading has its own deadline. The client's deadline (`x_timeout_s`) counts from the
-request's arrival and includes the time for loading.
+instances. If a runner is lost, the requests that it had accepted resume at another one (decision
+0098), and the others are sent to another instance. Loading has its own deadline. The client's
+deadline (`x_timeout_s`) counts from the request's arrival and includes the time for loading.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from gateway.requests.waiting_queue import OwnTurns
 from gateway.requests.waiting_room import WaitingRoom
 from gateway.runners.pool import RunnerClients
 from gateway.runners.recalls import Recalls
+from gateway.runners.resuming import KeptMemory, Resuming
 from gateway.view.counters import Counters
 from gateway.view.options import Options
 
@@ -53,6 +54,7 @@ queued."""
 MAX_WAITS = 4
 """If this many instances refused a request because they do not serve now (draining, not ready), it
 is refused."""
+SHUTS_DOWN = "this gateway is shutting down"
 NEVER_MS = 7 * 24 * 3600 * 1000
 CancelReason = Literal["client", "deadline", "shutdown"]
 
@@ -82,10 +84,12 @@ class Dispatcher:
         self.draining = False
         self._options = options
         self._reactor = bus.reactor
+        self._log = bus.log
         self._catalog = catalog
         self._clients = clients
         self._counters = counters
         self._recalls = Recalls()
+        self._kept = KeptMemory()
         self._own = OwnTurns(self.requests, lambda model: catalog.has_place(model, ()), self._place)
         self._room = WaitingRoom(
             options=options,
@@ -128,6 +132,7 @@ class Dispatcher:
             model, adapter, whole = _made_out(self._catalog, parsed)
         updates = {"model": model, "key_id": key_id, "adapter": adapter, "trace": traced}
         wires = tuple(request.model_copy(update=updates) for request in whole)
+        resumes = self._options.resume and parsed.extras.resume
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
         requests = tuple(
             ClientRequest(
@@ -144,6 +149,7 @@ class Dispatcher:
         )
         for request in requests:
             request.since_at = request.since_at if since_at is None else since_at
+            request.resuming = Resuming(self._kept if resumes else None)
         self.requests.update((request.request_id, request) for request in requests)
         if len(requests) == 1:
             self._place(requests[0])
@@ -229,6 +235,23 @@ class Dispatcher:
         else:
             self._refuse(request, self._room.add_again(request))
 
+    def lost(self, request: ClientRequest) -> None:
+        """Submit a request again whose runner was lost, or queue it until its model is loaded. End
+        a request that is being cancelled, and each while the gateway shuts down."""
+        self._clients.forget(request.request_id)
+        if request.stopping_since is not None:
+            request.end_cancelled(self._reactor.now())
+        elif self.draining:
+            self._fail(request, "model_unavailable", SHUTS_DOWN, "shutdown")
+        else:
+            self._log.warning(
+                "a request resumes",
+                request=request.request_id,
+                deaths=request.resuming.deaths,
+                suspect=request.is_suspect,
+            )
+            self._place(request)
+
     def ended(self, request: ClientRequest) -> None:
         """Forget a request after its terminal entry. If the request failed, also drop the other
         requests of the same body."""
@@ -299,7 +322,7 @@ class Dispatcher:
             remaining_ms=remaining_ms,
             sharer=request.sharer,
             waited_ms=int(1000 * request.waited_s(now)),
-            so_far=request.so_far,
+            again=request.resumption,
         )
 
     def _stop(self, request: ClientRequest) -> None:
@@ -317,8 +340,12 @@ class Dispatcher:
 
     def _refuse(self, request: ClientRequest, refusal: Refusal | HttpFault | None) -> None:
         """Refuse a request and all other requests of the same body; do nothing if `refusal` is
-        None."""
+        None. A request whose runner was lost fails."""
         if refusal is None:
+            return
+        if request.resuming.deaths:
+            text = f"the runner was lost, and the answer could not resume: {refusal.message}"
+            self._fail(request, "runner_lost", text, "shutdown")
             return
         fault = refusal if isinstance(refusal, HttpFault) else of_refusal(refusal)
         request.inbox.refuse(fault)
@@ -341,8 +368,7 @@ class Dispatcher:
         `max_open` open requests and this client already has its fair share of them."""
         most = self._options.max_open
         if self.draining:
-            message = "this gateway is shutting down"
-            refusal = Refusal(reason="draining", message=message, retry_after_s=2.0)
+            refusal = Refusal(reason="draining", message=SHUTS_DOWN, retry_after_s=2.0)
         elif len(self.requests) >= most and not has_share(
             (request.sharer for request in self.requests.values()), sharer, most
         ):

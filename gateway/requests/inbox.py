@@ -165,6 +165,10 @@ class EntryInbox:
             if of_request == request_id:
                 self._free[of_request, choice] = count
 
+    def not_sent(self, request_id: RequestId, choice: int) -> None:
+        """Give the credit of an entry back that the client already has from another runner."""
+        self._on_sent(request_id, choice, 1)
+
     def refuse(self, fault: HttpFault) -> None:
         """Refuse the exchange with `fault`, because no runner accepts it."""
         if self.fault is None and not self.ended:

@@ -14,6 +14,7 @@ from bus.wire.instances import Instance
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     AnswerSoFar,
+    Begun,
     ChoiceEnd,
     Entry,
     Failed,
@@ -24,6 +25,7 @@ from bus.wire.messages.tokens import (
 )
 from bus.wire.messages.traces import RankTraced
 from bus.wire.shares import Sharer
+from gateway.runners.resuming import Loss, Resuming, Resumption
 from gateway.tracing import GatewayTrace
 from gateway.view.counters import Counters
 
@@ -41,6 +43,10 @@ class RequestOwner(Protocol):
 
     def displaced(self, request: ClientRequest) -> None:
         """Queue a request again after a runner preempted the request."""
+        ...
+
+    def lost(self, request: ClientRequest) -> None:
+        """Submit a request again whose runner was lost."""
         ...
 
     def ended(self, request: ClientRequest) -> None:
@@ -66,6 +72,8 @@ class ClientRequest:
     `node`: the node of the instance's rank 0. `finishes`: finish reasons of the choices. `trace`:
     None if the request is not traced. `spill`: what `/queue` says about its spilling over to a
     provider; None if nothing is configured.
+
+    `resuming`: what the request needs to outlive its runner.
     """
 
     def __init__(
@@ -111,6 +119,7 @@ class ClientRequest:
         self.spill: str | None = None
         self.failed: FailReason | None = None
         self.done = False
+        self.resuming = Resuming()
         self._owner = owner
         self._counters = counters
         self._timeout_s = timeout_s
@@ -161,7 +170,7 @@ class ClientRequest:
         self.queued_at = self.queued_at if self.was_displaced else now
         if self.so_far is None:
             self.submitted_at = now
-        self.begun = self.recalled = False
+        self.begun = self.recalled = self.resuming.computes = False
         if self._waiting_since is not None:
             self.inbox.load_s += now - self._waiting_since
             self._waiting_since = None
@@ -173,6 +182,22 @@ class ClientRequest:
         """Return how long a preempted request has waited since `queued_at`; 0 for a request that
         was never preempted."""
         return now - self.queued_at if self.was_displaced and self.queued_at is not None else 0.0
+
+    @property
+    def resumption(self) -> Resumption:
+        """Return how the request is submitted to a runner."""
+        resuming = self.resuming
+        return Resumption(self.so_far, resuming.is_on, resuming.deaths, resuming.is_suspect)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Return whether the last runner may have died because of the request."""
+        return self.resuming.is_suspect
+
+    @property
+    def on_trial(self) -> bool:
+        """Return whether a runner computes the request as a suspect."""
+        return self.resuming.is_suspect and self.resuming.computes
 
     def late(self, now: float, woke_at: float) -> bool:
         """Return whether the client's deadline (`x_timeout_s`) or the limit of silence has passed.
@@ -199,6 +224,10 @@ class ClientRequest:
             self.trace.accepted(now)
         self.inbox.accepted(self.request_id, unheeded if self.so_far is None else ())
 
+    def began(self, begun: Begun, now: float) -> None:
+        """Record that a runner computes the request, and keep the prompt."""
+        self.resuming.began(begun, self.tokens, now)
+
     def refused(self, refusal: Refusal) -> None:
         """Tell the owner that a runner refused the request. The owner finds another runner, or
         refuses the request to the client."""
@@ -212,7 +241,24 @@ class ClientRequest:
         if so_far is not None:
             self.so_far, self.queued_at = so_far, now
             self.inbox.suspended(self.request_id)
+            self.resuming.suspended(so_far)
         self._owner.displaced(self)
+
+    def lost(self, loss: Loss, now: float) -> None:
+        """Have the owner submit the request again, because its runner is lost. End it if it can't
+        resume."""
+        if why := self.resuming.lost(loss.verdict, self.moved_at, now):
+            self._counters.lost(self.model, "culprit" if loss.verdict == "culprit" else "ended")
+            self.end_failed(loss.reason, f"{loss.message}; {why}", now)
+            return
+        self._counters.lost(self.model, "resumed")
+        logprobs = self.wire.top_logprobs is not None
+        self.so_far = self.resuming.so_far(logprobs=logprobs) or self.so_far
+        self.was_displaced, self.queued_at = True, now
+        self.excluded = {tried for tried in self.excluded if tried[0] == self.instance}
+        self.tries = 0
+        self.inbox.suspended(self.request_id)
+        self._owner.lost(self)
 
     def lost_unaccepted(self) -> None:
         """Have the owner send the request to another instance, because its runner vanished before
@@ -231,13 +277,20 @@ class ClientRequest:
         after the terminal entry are ignored."""
         if self.done:
             return
+        resuming = self.resuming
+        if resuming.over and resuming.deaths and not (entries := self._news(entries)):
+            return
         tokens = 0
         for entry in entries:
             if type(entry) is TokenDelta or type(entry) is ToolCallDelta:
                 tokens += entry.tokens
+                if resuming.kept is not None:
+                    resuming.keep(entry)
             elif type(entry) is ChoiceEnd:
                 self.finishes.add(entry.finish_reason)
+                resuming.over.add(entry.choice)
         if tokens:
+            resuming.made(self.tokens + tokens, now)
             gap_s = None if self.first_at is None else now - self.moved_at
             self._counters.tokens(self.model, tokens, gap_s)
             self.first_at = self.first_at or now
@@ -276,6 +329,18 @@ class ClientRequest:
         ]
         self.arrived([*ends, Finished(self.request_id, 0, self._so_far())], now)
 
+    def _news(self, entries: list[Entry]) -> list[Entry]:
+        """Return the entries without those of choices that had ended at a lost runner, and that
+        a runner therefore makes again from their last token on."""
+        news: list[Entry] = []
+        over = self.resuming.over
+        for entry in entries:
+            if isinstance(entry, TokenDelta | ToolCallDelta) and entry.choice in over:
+                self.inbox.not_sent(self.request_id, entry.choice)
+            elif not (isinstance(entry, ChoiceEnd) and entry.choice in over):
+                news.append(entry)
+        return news
+
     def _stand_by(self) -> None:
         self.instance = self.node = None
         self.begun = False
@@ -286,6 +351,7 @@ class ClientRequest:
 
     def _end(self, last: Finished | Failed) -> None:
         self.done = True
+        self.resuming.end()
         self.usage = last.usage
         self._counters.drafted(self.model, last.usage)
         if (unbrought := self.answered_tokens - self.tokens) > 0:

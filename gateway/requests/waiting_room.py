@@ -150,7 +150,8 @@ class WaitingRoom:
         """Return the progress line for the client of `request`."""
         position = self._queue.position(request.request_id)
         if self._catalog.ready(request.model):
-            why = "; a more urgent request took your slot" if request.was_displaced else ""
+            gave_way = request.was_displaced and not request.resuming.deaths
+            why = "; a more urgent request took your slot" if gave_way else ""
             return f"waiting for a slot{why}, {position} ahead of you"
         if request.model in self._pulls.models:
             state = self._pulls.state(request.model)

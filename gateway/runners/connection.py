@@ -2,18 +2,17 @@
 answers), watches whether the runner is alive.
 
 Each `RequestObserver` receives entries in order and without a gap; a gap ends the request with
-`internal`. Every observer receives exactly one last call: a terminal entry, `refused`, `displaced`
-or `lost_unaccepted`. If a request is resumed, its observer does not receive the answer so far
-again. Accepted requests end with `runner_lost` if the socket stays disconnected for 1 s, or if the
-runner makes no progress for 12 s with a request that could advance. A request that was never
+`internal`. If a request is resumed, its observer does not receive the answer so far again. The
+runner is lost if the socket stays disconnected for 1 s, or if the runner makes no progress for 12 s
+with a request that could advance. Accepted requests then end with `runner_lost`, unless the runner
+reported their tokens (`resumes`): their observers may resume them. A request that was never
 accepted is returned to the dispatcher, since no work was done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from bus.client import BusClient
 from bus.links.transport import Change, Link
@@ -27,7 +26,7 @@ from bus.wire.messages.tokens import (
     DATA_PROTOCOL_MAX,
     DATA_PROTOCOL_MIN,
     Accepted,
-    AnswerSoFar,
+    Begun,
     Cancel,
     ChoiceEnd,
     Credit,
@@ -55,6 +54,8 @@ from bus.wire.shares import Sharer
 from gateway.runners.credit import CreditBook
 from gateway.runners.late_traces import LateTraces
 from gateway.runners.liveness import Liveness, Verdict
+from gateway.runners.observer import RequestObserver
+from gateway.runners.resuming import LOST, Loss, Occupant, Resumption, judge
 from gateway.runners.versions import RECALL_PROTOCOL, submit_for
 
 BACK_S = 1.0
@@ -65,40 +66,10 @@ BUSY_ANSWER_S = 8.0
 """Time within which a runner must answer a submit if it still answers pings."""
 
 
-class RequestObserver(Protocol):
-    """The sender of a request. It learns of the request's progress, in the loop's thread."""
-
-    def accepted(self, prompt_tokens: int, unheeded: tuple[str, ...], now: float) -> None:
-        """The runner has accepted the request. `unheeded` names fields that have no effect at this
-        runner."""
-        ...
-
-    def refused(self, refusal: Refusal) -> None:
-        """The runner refused the request; no work was done."""
-        ...
-
-    def displaced(self, so_far: AnswerSoFar | None, now: float) -> None:
-        """The runner preempted the request in favour of another request. `so_far` is the part of
-        the answer that the runner has made; None if it has made none."""
-        ...
-
-    def lost_unaccepted(self) -> None:
-        """The runner was gone or silent, and it had not accepted the request."""
-        ...
-
-    def traced(self, trace: Traced | RankTraced, now: float, /) -> None:
-        """Receive the runner's times for the request, before its terminal entry. Each rank's times
-        follow, usually after that entry."""
-        ...
-
-    def arrived(self, entries: list[Entry], now: float) -> None:
-        """Receive entries in order; the very last one is a terminal entry."""
-        ...
-
-
 @dataclass(slots=True)
 class _Open:
-    """An open request at this runner. `next_seq` is the sequence number of its next entry."""
+    """An open request at this runner. `next_seq` is the sequence number of its next entry.
+    `resumes`: the runner reports its tokens. `begun`: the runner computes it."""
 
     request_id: RequestId
     choices: int
@@ -106,6 +77,8 @@ class _Open:
     submitted_at: float
     credit: CreditBook
     accepted: bool = False
+    resumes: bool = False
+    begun: bool = False
     next_seq: int = 0
     batch: list[Entry] = field(default_factory=list[Entry])
 
@@ -164,14 +137,14 @@ class RunnerConnection:
         remaining_ms: int,
         sharer: Sharer,
         waited_ms: int,
-        so_far: AnswerSoFar | None,
+        again: Resumption,
     ) -> None:
         """Send a request to the runner. The observer receives its last call in any case."""
         now = self._reactor.now()
         open_request = _Open(request.request_id, request.n, observer, now, CreditBook(request.n))
         self._open[request.request_id] = open_request
-        credit = CREDIT_WINDOW
-        submit = Submit(request, self.generation, credit, remaining_ms, sharer, waited_ms, so_far)
+        terms = self.generation, CREDIT_WINDOW, remaining_ms, sharer, waited_ms, again.so_far
+        submit = Submit(request, *terms, again.resumes, again.deaths, again.suspect)
         if not self._send_in_protocol(submit):
             del self._open[request.request_id]
             observer.lost_unaccepted()
@@ -214,13 +187,32 @@ class RunnerConnection:
         self._reactor.unwatch(self._link)
         self._link.close()
         still_open, self._open = list(self._open.values()), {}
+        self._lose([request for request in still_open if request.resumes], reason, message)
         for request in still_open:
-            if request.accepted:
+            if not request.accepted:
+                request.observer.lost_unaccepted()
+            elif not request.resumes:
                 failed = Failed(request.request_id, request.next_seq, reason, message, Usage(), {})
                 request.observer.arrived([failed], self._reactor.now())
-            else:
-                request.observer.lost_unaccepted()
         self._on_dead(self)
+
+    def _lose(self, lost: Sequence[_Open], reason: FailReason, message: str) -> None:
+        """Tell the observers of accepted requests that the runner is lost."""
+        occupants = [
+            Occupant(
+                request.request_id,
+                request.begun and request.credit.may_move,
+                request.observer.is_suspect,
+                request.observer.on_trial,
+            )
+            for request in lost
+        ]
+        verdicts = judge(occupants, died=reason == "runner_lost")
+        for request in lost:
+            verdict = verdicts[request.request_id]
+            if verdict == "culprit":
+                self._log.error("a request killed its runner again", request=request.request_id)
+            request.observer.lost(Loss(reason, message, verdict), self._reactor.now())
 
     # --- messages of the runner ---------------------------------------------------------------
 
@@ -253,6 +245,11 @@ class RunnerConnection:
                 self._life.pong(step=message.step, now=self._reactor.now())
             case Accepted():
                 self._accepted(message)
+            case Begun():
+                request = self._open.get(message.request_id)
+                if request is not None and _fits_begun(message, request):
+                    request.begun = True
+                    request.observer.began(message, self._reactor.now())
             case Refused():
                 request = self._open.pop(message.request_id, None)
                 if request is not None:
@@ -287,7 +284,7 @@ class RunnerConnection:
         request = self._open.get(message.request_id)
         if request is not None and not request.accepted:
             now = self._reactor.now()
-            request.accepted = True
+            request.accepted, request.resumes = True, message.resumes
             self._life.entries(now)
             request.observer.accepted(message.prompt_tokens, message.unheeded, now)
 
@@ -304,6 +301,7 @@ class RunnerConnection:
 
     def _step(self, entries: tuple[Entry, ...]) -> None:
         touched: dict[RequestId, _Open] = {}
+        lost: list[tuple[_Open, Failed]] = []
         for entry in entries:
             request = self._open.get(entry.request_id)
             if request is None:
@@ -311,18 +309,24 @@ class RunnerConnection:
             if entry.seq != request.next_seq or not _fits(entry, request):
                 self._broken(request, entry.seq)
                 continue
+            if type(entry) is Failed and request.resumes and entry.reason in LOST:
+                del self._open[request.request_id]
+                lost.append((request, entry))
+                continue
             request.next_seq += 1
             request.batch.append(entry)
             touched[request.request_id] = request
             if type(entry) is Finished or type(entry) is Failed:
                 del self._open[request.request_id]
-        if not touched:
-            return
-        now = self._reactor.now()
-        self._life.entries(now)
-        for request in touched.values():
-            batch, request.batch = request.batch, []
-            request.observer.arrived(batch, now)
+        if touched:
+            now = self._reactor.now()
+            self._life.entries(now)
+            for request in touched.values():
+                batch, request.batch = request.batch, []
+                request.observer.arrived(batch, now)
+        if lost:
+            last = lost[0][1]
+            self._lose([request for request, _ in lost], last.reason, last.message)
 
     def _broken(self, request: _Open, got: int | str) -> None:
         self._log.error(
@@ -375,6 +379,10 @@ def _overdue(request: _Open, life: Liveness, now: float) -> bool:
     return now - max(request.submitted_at, life.woke_at) >= (
         BUSY_ANSWER_S if is_answering else ANSWER_S
     )
+
+
+def _fits_begun(begun: Begun, request: _Open) -> bool:
+    return request.resumes and len(begun.seeds) == request.choices and not len(begun.prompt) % 4
 
 
 def _fits(entry: Entry, request: _Open) -> bool:

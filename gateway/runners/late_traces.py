@@ -13,7 +13,7 @@ from bus.wire.messages.tokens import Traced
 from bus.wire.messages.traces import RankTraced
 
 if TYPE_CHECKING:
-    from gateway.runners.connection import RequestObserver
+    from gateway.runners.observer import RequestObserver
 
 RANKS_S = 2.0
 """Reports of ranks are accepted for this many seconds after a request's end; later ones are

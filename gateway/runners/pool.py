@@ -20,14 +20,17 @@ from bus.wire.ids import InstanceId, NodeId, RequestId
 from bus.wire.instances import DRAIN_S, Instance, RankReady
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.requests import GenerationRequest
-from bus.wire.messages.tokens import AnswerSoFar, Cancel, Recall
+from bus.wire.messages.tokens import Cancel, Recall
 from bus.wire.shares import Sharer
-from gateway.runners.connection import RequestObserver, RunnerConnection
+from gateway.runners.connection import RunnerConnection
+from gateway.runners.observer import RequestObserver
+from gateway.runners.resuming import Resumption
 
 TICK_S = 1.0
 GONE_S = 0.5
 """Time in seconds from an instance's removal, or the end of its drain, to the end of its
 connection."""
+FIRST = Resumption()
 _GONE: tuple[FailReason, str] = ("model_unavailable", "the model's instance was removed")
 _REPLACED: tuple[FailReason, str] = ("runner_lost", "the runner ended and is being replaced")
 
@@ -56,10 +59,10 @@ class RunnerClients:
         remaining_ms: int,
         sharer: Sharer,
         waited_ms: int = 0,
-        so_far: AnswerSoFar | None = None,
+        again: Resumption = FIRST,
     ) -> None:
-        """Send a request to an instance's lead runner. Raises ValueError if the instance has no
-        ready lead."""
+        """Send a request to an instance's lead runner, `again` if another runner was lost with it.
+        Raises ValueError if the instance has no ready lead."""
         connection = self._connection(instance)
         if connection is None:
             observer.refused(_unreachable(instance))
@@ -71,7 +74,7 @@ class RunnerClients:
             remaining_ms=remaining_ms,
             sharer=sharer,
             waited_ms=waited_ms,
-            so_far=so_far,
+            again=again,
         )
 
     def ask(self, message: Cancel | Recall) -> bool:

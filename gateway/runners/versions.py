@@ -38,6 +38,11 @@ RECALL_PROTOCOL = 10
 can resume it."""
 
 
+RESUME_PROTOCOL = 13
+"""First version in which a runner reports the tokens of an answer, so that another runner can
+resume it after the first one died."""
+
+
 def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
     """Return the request in a form that this version of the data plane can express, or a
     refusal."""
@@ -86,7 +91,8 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
         return _older("which cannot continue from token ids", "history")
     if protocol < ADAPTER_PROTOCOL and request.adapter is not None:
         return _older("which does not support adapters", "model")
-    if protocol < RECALL_PROTOCOL and submit.so_far is not None:
+    too_old = RECALL_PROTOCOL if submit.deaths == 0 else RESUME_PROTOCOL
+    if protocol < too_old and submit.so_far is not None:
         return _older("which cannot resume an answer from another runner", None)
     return None
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from typing_extensions import TypedDict
 
@@ -38,13 +38,14 @@ MINUTE_S = 60.0
 class ModelCounters:
     """One model's tokens, drafts and loads since the last `Counters.drain`. `itl_counts[i]` belongs
     to `ITL_BOUNDS_S[i]`, `drafts[i]` to `DRAFTS[i]`; `loads_s` has the seconds of each
-    load."""
+    load. `losses` counts requests whose runner was lost, by what became of them."""
 
     tokens: int = 0
     itl_sum_s: float = 0.0
     itl_counts: list[int] = field(default_factory=lambda: [0] * len(ITL_BOUNDS_S))
     loads_s: list[float] = field(default_factory=list[float])
     drafts: list[int] = field(default_factory=lambda: [0] * len(DRAFTS))
+    losses: Counter[str] = field(default_factory=Counter[str])
 
 
 def _none_yet() -> defaultdict[str, ModelCounters]:
@@ -75,6 +76,10 @@ class Counters:
             counts = usage.drafts, usage.drafted_tokens, usage.accepted_tokens
             mine = self.models[model]
             mine.drafts = [old + new for old, new in zip(mine.drafts, counts, strict=True)]
+
+    def lost(self, model: str, outcome: Literal["resumed", "ended", "culprit"]) -> None:
+        """Count a request whose runner was lost and that could have resumed."""
+        self.models[model].losses[outcome] += 1
 
     def loaded(self, model: str, seconds: float) -> None:
         """Count a load of an instance that took `seconds`."""

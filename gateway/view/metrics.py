@@ -89,6 +89,11 @@ class Metrics:
             registry=own,
         )
         self._drafts = [counter(f"shoal_spec_decode_{n}", text, by_model) for n, text in DRAFTS]
+        self._losses = counter(
+            "shoal_runner_losses",
+            "Requests whose runner was lost while it reported their tokens, by outcome.",
+            ("model_name", "outcome"),
+        )
         self._faults = counter("shoal_http_errors", "HTTP answers of 400 and above.", ("status",))
         self._exported = counter(
             "shoal_otlp_spans",
@@ -147,6 +152,8 @@ class Metrics:
             self._itl.labels(model).add(counters.itl_counts, counters.itl_sum_s)
             for family, count in zip(self._drafts, counters.drafts, strict=True):
                 family.labels(model).inc(count)
+            for outcome, count in counters.losses.items():
+                self._losses.labels(model, outcome).inc(count)
             for seconds in counters.loads_s:
                 self._loads.labels(model).observe(seconds)
 
@@ -243,16 +250,9 @@ class _Sensors(Collector):
         temperature = gauge("shoal_accelerator_temperature_celsius", "Temperature.")
         clock = gauge("shoal_accelerator_clock_hertz", "Clock frequency.")
         whose = "the accelerator's own (vram), or mapped from the machine (gtt)."
-        used = GaugeMetricFamily(
-            "shoal_accelerator_memory_used_bytes",
-            f"Memory in use: {whose}",
-            labels=(*names, "memory"),
-        )
-        total = GaugeMetricFamily(
-            "shoal_accelerator_memory_total_bytes",
-            f"Total memory: {whose}",
-            labels=(*names, "memory"),
-        )
+        memory = partial(GaugeMetricFamily, labels=(*names, "memory"))
+        used = memory("shoal_accelerator_memory_used_bytes", f"Memory in use: {whose}")
+        total = memory("shoal_accelerator_memory_total_bytes", f"Total memory: {whose}")
         node = str(self.reading.node)
         for accelerator in self.reading.accelerators:
             labels = (node, accelerator.device, accelerator.vendor, accelerator.name or "")

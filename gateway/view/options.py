@@ -72,7 +72,7 @@ class Options:
     """The settings of one gateway. Seconds are wall-clock.
 
     `request_timeout_s` bounds the time between two messages of a runner about a request (0: no
-    bound). Loading has its own bound, `load_timeout_s`.
+    bound). Loading has its own bound, `load_timeout_s`. `resume`: answers outlive their runners.
 
     `keys` are the hashes of API keys (`gateway.access`); `owner_key` is the hash of the node
     owner's key. `names` are further Host names that the gateway accepts. `origins` are further web
@@ -122,6 +122,7 @@ class Options:
     has_port: bool = True
     processes: int = 1
     request_timeout_s: float = 120.0
+    resume: bool = True
     load_timeout_s: float = 300.0
     body_limit_bytes: int = 32 << 20
     body_depth: int = 64

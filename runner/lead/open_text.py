@@ -11,10 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from bus.wire.data_frames import pack_ids
 from bus.wire.errors import FinishReason, Refusal
 from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Usage
-from bus.wire.messages.tokens import AnswerSoFar, ChoiceSoFar, Displaced, PromptAnswer, Suspended
+from bus.wire.messages.tokens import (
+    AnswerSoFar,
+    Begun,
+    ChoiceSoFar,
+    Displaced,
+    PromptAnswer,
+    Suspended,
+)
 from runner.engine import EngineFacts, PromptScores, RowId, SampledToken
 from runner.lead.trace import RequestTrace
 from runner.schedule import RowCost, RowEvent, RowFinished
@@ -54,7 +62,8 @@ class OpenText:
     """The text of a request. `seeds` has one seed per choice. `prompt` reads the prompt's scores if
     requested; `trace` records spans if requested. `so_far` is the output of another runner, after
     which the text continues. Raises ValueError if this runner's readers cannot reproduce that
-    output. `newly_parsed` are the parts found since the caller last cleared it."""
+    output. `complete` are the choices whose text is complete in that output. `newly_parsed` are the
+    parts found since the caller last cleared it."""
 
     def __init__(
         self,
@@ -76,6 +85,7 @@ class OpenText:
         self.has_begun = False
         self.is_first = so_far is None
         self.newly_parsed: list[Parsed] = []
+        self.complete: list[int] = []
         self._prompt = prompt
         self._before = Usage() if so_far is None else so_far.usage
         self._cached_tokens = self._before.cached_tokens
@@ -150,6 +160,13 @@ class OpenText:
         """Return whether another runner can resume the request exactly. It cannot if prompt scores
         are reported or a choice has ended."""
         return self._prompt is None and all(c.finish is None for c in self.request.choices)
+
+    def begun(self) -> Begun:
+        """Return the message with which the gateway can resume the request after this runner's
+        death."""
+        prompt, limit = pack_ids(self.prepared.tokens), self.prepared.max_tokens
+        seeds = tuple(choice.seed for choice in self.choices)
+        return Begun(self.request.request_id, prompt, limit, seeds, self._cached_tokens)
 
     def given_back(self, ends: Iterable[RowEvent]) -> Displaced | Suspended:
         """Return the message that hands the request back to its gateway, with the output so far.
@@ -228,21 +245,23 @@ class OpenText:
         """Continue a choice that another runner began: read its tokens again, as if this runner had
         sampled them and sent their pieces."""
         logprobs = before.logprobs or [(math.nan, ())] * len(before.tokens)
-        sending, ended = self.request.choices[choice], False
+        sending, is_complete = self.request.choices[choice], False
         for token, (logprob, top) in zip(before.tokens, logprobs, strict=True):
             likeliest = tuple((TokenId(other), number) for other, number in top)
             sampled = SampledToken(NO_ROW, TokenId(token), logprob, likeliest)
             output = _read(self.choices[choice], sampled)
             sending.held.extend(output.pieces)
-            ended = output.ended
-        if ended or before.sent > len(sending.held):
+            is_complete = output.ended or token in self.prepared.stop_token_ids
+        if is_complete:
+            self.complete.append(choice)
+        # A runner that died may have sent the end of a choice, whose last token is made again.
+        has_died = self.request.submit.deaths > 0
+        if not has_died and (is_complete or before.sent > len(sending.held)):
             raise ValueError(
                 "this runner decodes the resumed tokens differently from the runner that "
                 "generated them"
             )
-        for _ in range(before.sent):
-            sending.held.popleft()
-        sending.sent = before.sent
+        sending.sent = sending.skipped = before.sent
 
 
 def _read(choice: TextChoice, sampled: SampledToken) -> ChoiceOutput:

@@ -176,6 +176,7 @@ class TextResponder:
                 waited_s=submit.waited_ms / 1000,
                 returns=request.returns,
                 made=[tuple(map(TokenId, choice.made)) for choice in text.choices],
+                suspect=submit.suspect,
             )
         if isinstance(placed, Refusal):
             request.refuse(placed, now)
@@ -188,7 +189,10 @@ class TextResponder:
             position=placed.position,
             prompt_tokens=len(prepared.tokens),
             unheeded=prepared.unheeded,
+            resumes=text.may_move,
         )
+        for choice in text.complete:
+            self._complete(text, schedule.RowKey(request.request_id, choice), now)
 
     # --- from the engine -----------------------------------------------------------------
 
@@ -247,7 +251,9 @@ class TextResponder:
             self._happened(text, event, now)
 
     def _started(self, text: OpenText, event: schedule.RowStarted) -> None:
-        totals = self._server.totals
+        totals, request = self._server.totals, text.request
+        if event.key.choice == 0 and request.accepted is not None and request.accepted.resumes:
+            self._server.send(request.peer, text.begun())
         if event.key.choice == 0 and text.is_first:
             totals.requests += 1
             totals.prompt_tokens += len(text.prepared.tokens)

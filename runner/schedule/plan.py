@@ -167,13 +167,13 @@ def _fits(table: RowTable, open_plan: OpenPlan, *more: int) -> bool:
 def _admit(table: RowTable, open_plan: OpenPlan) -> None:
     """Admit rows in order while slots and memory last. A row that waits for memory is not
     overtaken. A row is overtaken if it waits for its client to read, for the same prompt in another
-    row, or for an unread token."""
+    row, or for an unread token. During the trial of a suspect, no row of another request begins."""
     if _holds_back(table) or (_is_full(table) and not _idle(table, open_plan)):
         return
     waiting = _may_enter(table)
     while waiting:
         row = _next(table, waiting)
-        if _waits_for_prefix(table, open_plan, row):
+        if _waits_for_trial(table, row) or _waits_for_prefix(table, open_plan, row):
             continue
         if not _make_place(table, open_plan, row, ()):
             return
@@ -192,7 +192,8 @@ def _give_way(table: RowTable, open_plan: OpenPlan) -> None:
     have_theirs: set[Sharer] = set()
     while waiting:
         row = _next(table, waiting)
-        if row.sharer in have_theirs or _waits_for_prefix(table, open_plan, row):
+        waits = _waits_for_trial(table, row) or _waits_for_prefix(table, open_plan, row)
+        if row.sharer in have_theirs or waits:
             continue
         givers = _givers(table, row, long_ago)
         if not givers or not _make_place(table, open_plan, row, givers):
@@ -252,6 +253,15 @@ def _next(table: RowTable, waiting: list[Row]) -> Row:
     )
     waiting.remove(row)
     return row
+
+
+def _waits_for_trial(table: RowTable, row: Row) -> bool:
+    """Return whether the engine has a suspect on trial, of another request (decision 0098)."""
+    return any(
+        other.is_on_trial and other.status != "ended"
+        for other in table.live.values()
+        if other.key.request_id != row.key.request_id
+    )
 
 
 def _waits_for_prefix(table: RowTable, open_plan: OpenPlan, row: Row) -> bool:

@@ -158,7 +158,7 @@ class Row:
     log-probabilities read, over all admissions of the row. `thinking` counts thinking tokens
     against their budget; `forced` counts the tokens of the thinking end mark already emitted.
     `returns`: its gateway accepts the request back as long as it has not begun. `drafts` exists
-    once the row has decoded alone."""
+    once the row has decoded alone. A suspect is on trial until it has made `trial_ends` tokens."""
 
     key: RowKey
     prepared: PreparedRequest
@@ -193,6 +193,12 @@ class Row:
     forced: int = 0
     drafts: DraftTurns | None = None
     draft_counts: DraftCounts = NO_DRAFTS
+    trial_ends: int = 0
+
+    @property
+    def is_on_trial(self) -> bool:
+        """Return whether the row may still kill the runner, as it perhaps did before."""
+        return len(self.made) < self.trial_ends and self.paused_at is None
 
     @property
     def prompt_tokens(self) -> int:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId, TokenId
+from bus.wire.messages.tokens import TRIAL_TOKENS
 from bus.wire.shares import Sharer
 from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
@@ -96,12 +97,14 @@ class Scheduler:
         waited_s: float = 0.0,
         returns: bool = False,
         made: Sequence[Sequence[TokenId]] = (),
+        suspect: bool = False,
     ) -> Placed | Refusal:
         """Accept the request with one row per choice, or return the refusal. `seeds` has one seed
         per choice.
 
         `waited_s` is its waiting time elsewhere. `returns`: the gateway accepts the request back as
-        long as it has not begun. Rows resume after the tokens `made` at another runner.
+        long as it has not begun. Rows resume after the tokens `made` at another runner. `suspect`:
+        no other row begins until the request has made some tokens.
         """
         table, request_id = self._table, prepared.request_id
         refusal = self.intake.unfit(prepared, max(map(len, made), default=0))
@@ -133,6 +136,7 @@ class Scheduler:
                 thinking=None if prepared.limit is None else prepared.limit.count(),
             )
             row.go_on_from(tokens)
+            row.trial_ends = len(tokens) + TRIAL_TOKENS if suspect else 0
             rows.append(row)
         table.open(request_id, rows)
         queue = table.queue()

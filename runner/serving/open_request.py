@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from bus.wire.data_frames import pack_ids
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import (
@@ -133,12 +134,14 @@ class RequestHost(Protocol):
 @dataclass(slots=True)
 class OpenChoice:
     """The pieces of one choice. `held` are pieces that wait for credit; `sent` counts sent pieces.
+    The next `skipped` pieces are not sent, because the client has them from another runner.
     `finish` is set when all pieces are known, `closed` when the choice's end was sent.
     `stalled_at`: since when the choice has no credit."""
 
     credit: int
     held: deque[Piece | VectorsPiece] = field(default_factory=deque[Piece | VectorsPiece])
     sent: int = 0
+    skipped: int = 0
     finish: FinishReason | None = None
     stop: str | None = None
     closed: bool = False
@@ -186,7 +189,7 @@ class OpenRequest:
         self.answer: PromptAnswer | None = None
         self._host = host
         self._entries = entries
-        self._is_made = False
+        self._is_made = self._packs_ids = False
         self._seq = 0
 
     # --- from the responder ----------------------------------------------------------------
@@ -198,12 +201,14 @@ class OpenRequest:
         position: int = 0,
         prompt_tokens: int = 0,
         unheeded: tuple[str, ...] = (),
+        resumes: bool = False,
     ) -> None:
-        """Accept the request; called before any entry of its answer. If it was cancelled meanwhile,
-        it ends now."""
+        """Accept the request; called before any entry of its answer. `resumes`: another runner
+        could resume it. If it was cancelled meanwhile, it ends now."""
         if self.is_over or self.accepted is not None:
             return
-        self.accepted = Accepted(self.request_id, position, prompt_tokens, unheeded)
+        self._packs_ids = resumes = resumes and self.submit.resumes
+        self.accepted = Accepted(self.request_id, position, prompt_tokens, unheeded, resumes)
         self._host.send(self.peer, self.accepted)
         if self.cancelled is not None:
             self.cancel(self.cancelled, now)
@@ -236,6 +241,9 @@ class OpenRequest:
             return
         if open_choice.finish is None:
             held.extend(pieces)
+        while held and open_choice.skipped:
+            held.popleft()
+            open_choice.skipped -= 1
         while held and open_choice.credit > 0:
             open_choice.credit -= 1
             open_choice.sent += 1
@@ -364,21 +372,14 @@ class OpenRequest:
         seq = self._seq
         self._seq += 1
         request_id = self.request_id
-        if isinstance(piece, TextPiece):
-            return TokenDelta(
-                request_id, seq, choice, piece.channel, piece.text, piece.tokens, piece.logprobs
-            )
         if isinstance(piece, PromptPiece):
             return PromptTokens(request_id, seq, choice, piece.start, piece.text, piece.logprobs)
         if isinstance(piece, VectorsPiece):
             return Vectors(request_id, seq, choice, piece.start, piece.vectors, piece.cut)
-        return ToolCallDelta(
-            request_id,
-            seq,
-            choice,
-            piece.call,
-            piece.call_id,
-            piece.name,
-            piece.arguments,
-            piece.tokens,
-        )
+        ids = pack_ids(piece.ids) if self._packs_ids else b""
+        later = piece.later if self._packs_ids else ()
+        if isinstance(piece, TextPiece):
+            text = piece.channel, piece.text, piece.tokens, piece.logprobs
+            return TokenDelta(request_id, seq, choice, *text, ids, later)
+        call = piece.call, piece.call_id, piece.name, piece.arguments, piece.tokens
+        return ToolCallDelta(request_id, seq, choice, *call, ids, later)

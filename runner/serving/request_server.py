@@ -108,7 +108,8 @@ class RequestServer:
 
     def _submit(self, peer: bytes, submit: Submit, now: float) -> None:
         request_id = submit.request.request_id
-        self.note("task_submission", request_id)
+        again = {"deaths": submit.deaths, "suspect": submit.suspect} if submit.deaths else {}
+        self.note("task_submission", request_id, **again)
         same = self.open.get(request_id)
         if same is not None and same.peer == peer:
             if same.accepted is not None:

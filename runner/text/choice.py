@@ -11,10 +11,11 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from bus.wire.errors import FinishReason
 from bus.wire.ids import RequestId, TokenId
-from bus.wire.messages.tokens import Channel, TokenLogprob
+from bus.wire.messages.tokens import Channel, RawLogprob, TokenLogprob
 from runner.engine import SampledToken
 from runner.text.detokenise import Detokeniser
 from runner.text.families import Call, Reader, Span
@@ -63,7 +64,7 @@ class ChoiceText:
         self._ended = False
         self._calls = 0
         self._reasoning_tokens = 0
-        self._pending = 0  # tokens not yet counted in a piece
+        self._pending: list[TokenId] = []  # tokens not yet counted in a piece
         self._length = 0  # characters of raw text so far
         self._waiting: list[SampledToken] = []  # their bytes are half a character
         self._noted: deque[tuple[int, SampledToken]] = deque()  # (end of its raw text, token)
@@ -72,7 +73,7 @@ class ChoiceText:
         """Add the next token and return the text that this token completes."""
         if self._ended:
             return NOTHING
-        self._pending += 1
+        self._pending.append(token.token)
         if self._later_stops is not None:
             self._made += 1
             if self._made > self._later_stops.tokens:
@@ -135,17 +136,25 @@ class ChoiceText:
             self._calls += 1
         elif not call.arguments:
             return
-        tokens, self._pending = self._pending, 0
-        pieces.append(CallPiece(self._calls - 1, identity, call.name, call.arguments, tokens))
+        ids, self._pending = tuple(self._pending), []
+        later = tuple((token.logprob, token.top) for token in self._last_noted())
+        index, arguments = self._calls - 1, call.arguments
+        pieces.append(CallPiece(index, identity, call.name, arguments, len(ids), ids, later))
 
     def _say(
         self, channel: Channel, text: str, end: int, pieces: list[Piece], *, last: bool
     ) -> None:
         """Append a piece of text that ends at offset `end` of the raw text. `last`: the text ends
         at that offset because a stop string begins."""
-        tokens, self._pending = self._pending, 0
-        logprobs = self._logprobs(end - len(text), end, last=last) if self._noted else ()
-        pieces.append(TextPiece(channel, text, tokens, logprobs))
+        ids, self._pending = tuple(self._pending), []
+        logprobs: tuple[TokenLogprob, ...] = ()
+        later: tuple[RawLogprob, ...] = ()
+        if self._noted:
+            logprobs = self._logprobs(end - len(text), end, last=last)
+        if self._noted or self._waiting:
+            unsent = (*(token for _, token in self._noted), *self._waiting)
+            later = tuple((token.logprob, token.top) for token in unsent)
+        pieces.append(TextPiece(channel, text, len(ids), logprobs, ids, later))
 
     def _note(self, token: SampledToken, text: str) -> None:
         """Record at which offset the token's text ends. A token that ends within a character waits
@@ -156,6 +165,13 @@ class ChoiceText:
         end = self._length + len(text)
         self._noted.extend((end, waiting) for waiting in self._waiting)
         self._waiting.clear()
+
+    def _last_noted(self) -> list[SampledToken]:
+        """Return the last tokens, of which text may follow a call. Tokens before them are markup,
+        which has no log-probabilities."""
+        noted = self._noted
+        last = takewhile(lambda pair: pair[0] == noted[-1][0], reversed(noted))
+        return [*reversed([token for _, token in last]), *self._waiting]
 
     def _logprobs(self, start: int, end: int, *, last: bool) -> tuple[TokenLogprob, ...]:
         """Return the log-probabilities of the tokens whose text ended within (start, end]. If this

@@ -11,14 +11,14 @@ comes before the pieces of `finish`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Literal, Protocol
 
 from bus.wire.errors import FinishReason, Refusal, ShoalError
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest
-from bus.wire.messages.tokens import Channel, TokenLogprob
+from bus.wire.messages.tokens import Channel, RawLogprob, TokenLogprob
 from runner.engine import GrammarSpec, PromptScores, SampledToken
 
 SpanState = Literal["text", "reasoning", "header"]
@@ -123,24 +123,29 @@ class ReadPrompt:
 class TextPiece:
     """A piece of a choice's text or thinking, sent as a `TokenDelta`. `tokens` counts the LLM
     tokens whose text ended in this piece, including those held before it; it is 0 on a flush with
-    nothing new. `text` may be empty only if `logprobs` is not."""
+    nothing new. `text` may be empty only if `logprobs` is not. `ids` are these tokens; `later` as
+    in `TokenDelta`."""
 
     channel: Channel
     text: str
     tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    ids: tuple[TokenId, ...] = field(default=(), compare=False)
+    later: tuple[RawLogprob, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
     """A tool call or a part of it, sent as a `ToolCallDelta`. Only the first piece of a call has
-    `call_id` and `name`."""
+    `call_id` and `name`. `ids` and `later`: as in `ToolCallDelta`."""
 
     call: int
     call_id: str | None
     name: str | None
     arguments: str
     tokens: int = 0
+    ids: tuple[TokenId, ...] = field(default=(), compare=False)
+    later: tuple[RawLogprob, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from bus.wire.messages.traces import RankTraced
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 12
+DATA_PROTOCOL_MAX = 13
 """Versions of the data plane that this build speaks; every `Hello` has them. 2: `Submit` has the
 `sharer`. 3: `prompt_logprobs`, answered by `PromptTokens`; a `question` about the prompt, answered
 by `Finished`. 4: regular expressions, grammars and choices as output; `min_tokens`; `InputsPrompt`,
@@ -30,12 +30,17 @@ answered by `Vectors`. 5: `effort`, `thinking_budget`, `variables` for the model
 `Recall` a request. A running one is preempted as `Suspended`, with its answer so far, which
 `Submit` takes to another runner. A choice may end for `memory_pressure` with its text cut off. 11:
 each rank of a group reports on a traced request (`RankTraced`). 12: `prediction`; `Usage` counts
-drafts."""
+drafts. 13: `Submit` asks for an answer that outlives its runner: `Begun` has the tokens of the
+prompt, and deltas those of the answer."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; renewed when half is used."""
+TRIAL_TOKENS = 8
+"""A suspect is harmless after so many tokens (decision 0098)."""
 
 TopLogprob = tuple[int, str, float]
 """(token id, its text, natural log of its probability)."""
+RawLogprob = tuple[float, tuple[tuple[int, float], ...]]
+"""The log-probability of a token, and the likeliest tokens as (token id, logprob)."""
 
 
 # --- from a gateway process to a runner -------------------------------------------------
@@ -49,12 +54,12 @@ class ChoiceSoFar(ArrayFrame, frozen=True):
     seed: int
     tokens: tuple[int, ...]
     sent: int
-    logprobs: tuple[tuple[float, tuple[tuple[int, float], ...]], ...] = ()
+    logprobs: tuple[RawLogprob, ...] = ()
 
 
 class AnswerSoFar(ArrayFrame, frozen=True):
-    """The state of a request, with which another runner resumes it exactly. It has the tokens of
-    the prompt, the maximum tokens per choice, and the choices and the usage so far."""
+    """The state of a request, with which another runner resumes it exactly. `max_tokens`: per
+    choice."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -78,13 +83,13 @@ class Hello(ArrayFrame, tag="hello", frozen=True):
 
 
 class Submit(ArrayFrame, tag="submit", frozen=True):
-    """A request, with the credit of each choice and the rest of its deadline.
-
-    `sharer`: the path for fair shares (`bus.wire.shares`); version 1 has none. `waited_ms`: how
-    long a `Displaced` request has waited since a runner first had it; how long a `Suspended` one
-    since it was suspended. Other requests, and versions before 8, have none. `so_far`: the answer
-    so far of a `Suspended` request; its entries continue after that.
-    """
+    """A request, with the credit of each choice and the rest of its deadline. `sharer`: the path
+    for fair shares (`bus.wire.shares`); version 1 has none. `waited_ms`: how long a request has
+    waited since a runner first had it (`Displaced`), or since a runner had begun it (`Suspended`,
+    or a lost runner). Other requests, and versions before 8, have none. `so_far`: the answer so
+    far of a request that resumes; its entries continue after that. `resumes`: the runner reports
+    the tokens, so that another can resume the request. `deaths`: how many runners were lost with
+    it. `suspect`: it may have killed the last one. Not sent to versions before 13."""
 
     request: GenerationRequest
     generation: int
@@ -93,6 +98,9 @@ class Submit(ArrayFrame, tag="submit", frozen=True):
     sharer: tuple[str, ...] = ()
     waited_ms: int = 0
     so_far: AnswerSoFar | None = None
+    resumes: bool = False
+    deaths: int = 0
+    suspect: bool = False
 
 
 class Credit(ArrayFrame, tag="credit", frozen=True):
@@ -122,8 +130,7 @@ class Recall(ArrayFrame, tag="recall", frozen=True):
 
 
 class Ping(ArrayFrame, tag="ping", frozen=True):
-    """The gateway lives. Sent every second. After 3 s without one, the runner cancels its
-    requests."""
+    """The gateway lives. Sent every second; after 3 s without one, the runner cancels."""
 
     boot: Boot
 
@@ -141,19 +148,32 @@ class Welcome(ArrayFrame, tag="welcome", frozen=True):
 
 
 class Goodbye(ArrayFrame, tag="goodbye", frozen=True):
-    """The connection is refused, or this runner is ending. `message` says why."""
+    """The connection is refused, or the runner is ending. `message` says why."""
 
     message: str
 
 
 class Accepted(ArrayFrame, tag="accepted", frozen=True):
     """The lead runner owns the request now. `position` 0: it is running or next. `unheeded`: paths
-    of fields that have no effect with this model; versions before 6 leave them out."""
+    of fields that have no effect with this model; versions before 6 leave them out. `resumes`: the
+    runner will report the tokens as `Submit` asks; engines that can't leave it out."""
 
     request_id: RequestId
     position: int
     prompt_tokens: int
     unheeded: tuple[str, ...] = ()
+    resumes: bool = False
+
+
+class Begun(ArrayFrame, tag="begun", frozen=True):
+    """The first row of a request with `resumes` has begun; sent before its first entry. `prompt`:
+    its token ids, packed (`pack_ids`). `seeds`: one per choice."""
+
+    request_id: RequestId
+    prompt: bytes
+    max_tokens: int
+    seeds: tuple[int, ...]
+    cached_tokens: int
 
 
 class Refused(ArrayFrame, tag="refused", frozen=True):
@@ -164,17 +184,16 @@ class Refused(ArrayFrame, tag="refused", frozen=True):
 
 
 class Displaced(ArrayFrame, tag="displaced", frozen=True):
-    """The runner returns a request, because a more urgent one takes its place. The request was
-    submitted, perhaps accepted; nothing was computed, no entry was sent, and the runner has
-    forgotten it. The gateway submits it again. Not sent to versions before 8."""
+    """The runner returns a request of which nothing was computed, because a more urgent one takes
+    its place, and has forgotten it. The gateway submits it again. Not sent to versions before
+    8."""
 
     request_id: RequestId
 
 
 class Suspended(ArrayFrame, tag="suspended", frozen=True):
-    """The runner returns a running request after a `Recall`; this is its last message about the
-    request, with the answer so far. The runner has forgotten the request. The gateway submits it
-    again with `so_far`. Not sent to versions before 10."""
+    """The runner returns a running request after a `Recall`, and has forgotten it. The gateway
+    submits it again with `so_far`. Not sent to versions before 10."""
 
     request_id: RequestId
     so_far: AnswerSoFar
@@ -222,8 +241,8 @@ class Traced(ArrayFrame, tag="traced", frozen=True):
 
 
 class Pong(ArrayFrame, tag="pong", frozen=True):
-    """The answer to `Ping`. `step`: the step number of the engine thread, so that a stuck engine is
-    noticed although the main thread answers. `owes`: the runner has open requests."""
+    """The answer to `Ping`. `step`: the engine thread's step number, which shows a stuck engine.
+    `owes`: the runner has open requests."""
 
     boot: Boot
     step: int
@@ -240,8 +259,10 @@ class TokenLogprob(ArrayFrame, frozen=True):
 
 
 class TokenDelta(ArrayFrame, tag="t", frozen=True):
-    """Some text of one choice. `tokens`: how many of the model's tokens it covers (0 at a
-    flush)."""
+    """Some text of one choice. `tokens`: how many of the model's tokens it covers (0 at a flush).
+    For a request with `resumes`, `ids` has these tokens, packed (`pack_ids`). `later`: the
+    log-probabilities of the choice's last tokens, if they are requested and a later delta has
+    them."""
 
     request_id: RequestId
     seq: int
@@ -250,6 +271,8 @@ class TokenDelta(ArrayFrame, tag="t", frozen=True):
     text: str
     tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
+    ids: bytes = b""
+    later: tuple[RawLogprob, ...] = ()
 
 
 class PromptTokens(ArrayFrame, tag="q", frozen=True):
@@ -266,7 +289,7 @@ class PromptTokens(ArrayFrame, tag="q", frozen=True):
 
 class ToolCallDelta(ArrayFrame, tag="c", frozen=True):
     """Part of a tool call. Only the first delta of a call has `call_id` and `name`; `arguments` are
-    fragments of JSON text to be joined."""
+    fragments of JSON text to be joined. `ids` and `later`: as in `TokenDelta`."""
 
     request_id: RequestId
     seq: int
@@ -276,6 +299,8 @@ class ToolCallDelta(ArrayFrame, tag="c", frozen=True):
     name: str | None
     arguments: str
     tokens: int
+    ids: bytes = b""
+    later: tuple[RawLogprob, ...] = ()
 
 
 class Vectors(ArrayFrame, tag="v", frozen=True):
@@ -330,7 +355,7 @@ class Finished(ArrayFrame, tag="f", frozen=True):
 
 
 class Failed(ArrayFrame, tag="x", frozen=True):
-    """Terminal: the request ended early, for this reason. `message` may be shown to the client."""
+    """Terminal: the request ended early. `message` may be shown to the client."""
 
     request_id: RequestId
     seq: int
@@ -364,6 +389,7 @@ ToGateway = (
     Welcome
     | Goodbye
     | Accepted
+    | Begun
     | Refused
     | Displaced
     | Suspended
