@@ -216,7 +216,7 @@ class Dispatcher:
         busy = refusal.reason == "queue_full"
         waited = request.has_waited or request.was_displaced or self._own.begun(request)
         if (busy and elsewhere and request.tries < MAX_TRIES) or (
-            passing and request.tries < MAX_WAITS
+            passing and (request.tries < MAX_WAITS or request.resuming.deaths)
         ):
             self._place(request)
         elif busy and self._own.hold(request, self._reactor.now()):

@@ -25,7 +25,7 @@ from bus.wire.messages.tokens import (
 )
 from bus.wire.messages.traces import RankTraced
 from bus.wire.shares import Sharer
-from gateway.runners.resuming import Loss, Resuming, Resumption
+from gateway.runners.resuming import LOST, Loss, Resuming, Resumption
 from gateway.tracing import GatewayTrace
 from gateway.view.counters import Counters
 
@@ -254,7 +254,7 @@ class ClientRequest:
         self._counters.lost(self.model, "resumed")
         logprobs = self.wire.top_logprobs is not None
         self.so_far = self.resuming.so_far(logprobs=logprobs) or self.so_far
-        self.was_displaced, self.queued_at = True, now
+        self.was_displaced, self.queued_at, self.moved_at = True, now, now
         self.excluded = {tried for tried in self.excluded if tried[0] == self.instance}
         self.tries = 0
         self.inbox.suspended(self.request_id)
@@ -273,6 +273,19 @@ class ClientRequest:
             self.trace.add_timings(timings, now)
 
     def arrived(self, entries: list[Entry], now: float) -> None:
+        """Receive entries of a runner. A failure gets the reason that the client can understand."""
+        last = entries[-1]
+        if isinstance(last, Failed):
+            message = last.message
+            if message == TIMED_OUT:
+                message = self.late_text()
+            elif last.reason in LOST and self.resuming.is_on:
+                message += "; the answer cannot resume, because its runner reports no tokens"
+            lost = last.request_id, last.seq, last.reason, message, last.usage, last.details
+            entries = [*entries[:-1], Failed(*lost)]
+        self._take(entries, now)
+
+    def _take(self, entries: list[Entry], now: float) -> None:
         """Count the tokens of these entries and pass the entries to the inbox, in order. Entries
         after the terminal entry are ignored."""
         if self.done:
@@ -305,12 +318,6 @@ class ClientRequest:
             self.tokens = terminal.usage.completion_tokens
         if self.trace is not None:
             self.trace.arrived(now, ended=terminal is not None)
-        if isinstance(last, Failed) and last.message == TIMED_OUT:
-            message = self.late_text()
-            terminal = Failed(
-                last.request_id, last.seq, last.reason, message, last.usage, last.details
-            )
-            entries = [*entries[:-1], terminal]
         self.inbox.arrived(self.request_id, entries)
         if terminal is not None:
             self._end(terminal)
@@ -319,7 +326,7 @@ class ClientRequest:
 
     def end_failed(self, reason: FailReason, message: str, now: float) -> None:
         """End the request with an error that the gateway itself found."""
-        self.arrived([Failed(self.request_id, 0, reason, message, self._so_far(), {})], now)
+        self._take([Failed(self.request_id, 0, reason, message, self._so_far(), {})], now)
 
     def end_cancelled(self, now: float) -> None:
         """End the request as cancelled: send an end for every choice, then the terminal entry."""
@@ -327,7 +334,7 @@ class ClientRequest:
             ChoiceEnd(self.request_id, 0, choice, "cancelled", None)
             for choice in range(self.wire.n)
         ]
-        self.arrived([*ends, Finished(self.request_id, 0, self._so_far())], now)
+        self._take([*ends, Finished(self.request_id, 0, self._so_far())], now)
 
     def _news(self, entries: list[Entry]) -> list[Entry]:
         """Return the entries without those of choices that had ended at a lost runner, and that

@@ -43,6 +43,9 @@ from gateway.view.readings import wait_of
 
 SILENT_S = 12.0
 """How long a request waits for a new instance after all instances of its model failed to answer."""
+AGAIN_S = 5.0
+"""After this time, a request whose runner was lost is sent to the same runner again, if its instance
+is still ready."""
 DEMAND_S = 5.0
 """How long a refused request counts as demand: long enough for the leader to receive the
 reading."""
@@ -259,6 +262,8 @@ class WaitingRoom:
             asks = self._queue.asks_first(model, now)
             self._asks_at[model] = now + FULL_S
         for request in self._waiting_for(model):
+            if request.resuming.deaths and now - request.moved_at >= AGAIN_S:
+                request.excluded.clear()  # its runner may live, behind a cut that has healed
             is_full = now < self._full_until.get(model, 0.0)
             may_go = not is_full and self._catalog.has_place(model, request.excluded)
             if may_go or request.request_id == asks:

@@ -111,7 +111,9 @@ class RequestServer:
         again = {"deaths": submit.deaths, "suspect": submit.suspect} if submit.deaths else {}
         self.note("task_submission", request_id, **again)
         same = self.open.get(request_id)
-        if same is not None and same.peer == peer:
+        if same is not None and same.submit.deaths < submit.deaths:
+            same.drop(now)  # the gateway had taken this runner for lost
+        elif same is not None and same.peer == peer:
             if same.accepted is not None:
                 self._link.send(peer, same.accepted)
             return
@@ -127,7 +129,7 @@ class RequestServer:
         try:
             refusal = (
                 not_served(self.spec, self.phase, submit)
-                or known_already(request_id, self.open, self._ended)
+                or known_already(request_id, self.open, () if submit.deaths else self._ended)
                 or too_long(request, self.open.values())
                 or self.responder.refusal(request, now)
             )

@@ -46,9 +46,12 @@ def open_request(
     credit: int = 100,
     sharer: tuple[str, ...] = (),
     waited_ms: int = 0,
+    deaths: int | None = None,
 ) -> OpenRequest:
-    """A request that came at 0.0 and is not accepted yet; its entries come into `entries`."""
-    submit = Submit(request, 1, credit, 60_000, sharer, waited_ms)
+    """A request that came at 0.0 and is not accepted yet; its entries come into `entries`. With
+    `deaths`, it outlives its runners, of which so many have died."""
+    resumes = deaths is not None
+    submit = Submit(request, 1, credit, 60_000, sharer, waited_ms, None, resumes, deaths or 0)
     return OpenRequest(submit, peer=b"gw", now=0.0, host=host, entries=entries)
 
 
@@ -64,14 +67,17 @@ class OpenedText:
         credit: int = 100,
         prompt: PromptReader | None = None,
         so_far: AnswerSoFar | None = None,
+        deaths: int | None = None,
     ) -> None:
         self.entries: list[Entry] = []
         self.host = StandInHost(self._ended)
-        self.request = open_request(prepared.request, self.host, self.entries, credit=credit)
+        self.request = open_request(
+            prepared.request, self.host, self.entries, credit=credit, deaths=deaths
+        )
         self.text = OpenText(
             self.request, prepared, readers, seeds=seeds, prompt=prompt, so_far=so_far
         )
-        self.request.accept(0.0)
+        self.request.accept(0.0, resumes=True)
 
     def _ended(self, request: OpenRequest) -> Usage:
         request.answer = self.text.history()

@@ -75,6 +75,7 @@ class Loop:
         sharer: Sharer = (),
         waited_s: float = 0.0,
         returns: bool = False,
+        suspect: bool = False,
     ) -> Placed | Refusal:
         answer = self.scheduler.submit(
             request,
@@ -84,6 +85,7 @@ class Loop:
             sharer=sharer,
             waited_s=waited_s,
             returns=returns,
+            suspect=suspect,
         )
         self.scheduler.validate_state()
         return answer

@@ -9,9 +9,9 @@ many are open), skip=N (lose that entry), displace=N (give it back so often), ba
 twice), back_late=1 (give it back when it is told to stop it), stays=1 (not give it back when that
 is asked), calls=1 (end with a tool call), unheeded=1 (strict tools have no effect), unsaid=N (N
 tokens more are used than are said), untold=1 (it tells nothing of a trace), ranks=N (so many ranks
-tell of it, after its end), quiet=N (but for that one). An input has the vector (its length, its
-number), `EMBEDDED` of them in an entry, and is cut where it may be and says cut=1; the first one
-has orders. It keeps every promise that a runner makes, credit above all, and prints one JSON line
+tell of it, after its end), quiet=N (but for that one), keeps=1 (report the tokens, so that another
+runner can resume it). An input has the vector (its length, its number), `EMBEDDED` of them in an
+entry, and is cut where it may be and says cut=1; the first one has orders. It keeps every promise that a runner makes, credit above all, and prints one JSON line
 for each thing that it is told.
 """
 
@@ -31,7 +31,7 @@ from msgspec import structs
 from bus.links.reactor import PollReactor
 from bus.links.transport import Link
 from bus.process.identity import new_boot
-from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
+from bus.wire.data_frames import pack_ids, pack_to_gateway, unpack_to_runner
 from bus.wire.errors import BadMessage, Refusal
 from bus.wire.ids import InstanceId, NodeId, RequestId
 from bus.wire.messages.requests import (
@@ -44,6 +44,7 @@ from bus.wire.messages.requests import (
 from bus.wire.messages.tokens import (
     Accepted,
     AnswerSoFar,
+    Begun,
     Cancel,
     ChoiceEnd,
     ChoiceSoFar,
@@ -102,6 +103,7 @@ class Row:
     next_at: float
     received_at: float = 0.0
     seq: int = 0
+    keeps: bool = False
     made: list[int] = field(default_factory=list[int])
     blocked: bool = False
 
@@ -186,6 +188,9 @@ class SyntheticRunner:
             remaining_ms=message.remaining_ms,
             sharer=message.sharer,
             waited_ms=message.waited_ms,
+            resumes=message.resumes,
+            deaths=message.deaths,
+            suspect=message.suspect,
             has=[len(one.tokens) for one in message.so_far.choices] if message.so_far else [],
         )
         if "mute" in orders:
@@ -212,7 +217,8 @@ class SyntheticRunner:
             self.send(peer, Refused(request.request_id, full))
             return
         unheeded = ("tools.strict",) if "unheeded" in orders else ()
-        self.send(peer, Accepted(request.request_id, 0, 7, unheeded))
+        keeps = message.resumes and "keeps" in orders
+        self.send(peer, Accepted(request.request_id, 0, 7, unheeded, keeps))
         if self.displaced[request.request_id] < int(orders.get("displace", "0")):
             self.displaced[request.request_id] += 1
             for _ in range(1 + ("back_twice" in orders)):
@@ -235,10 +241,14 @@ class SyntheticRunner:
             every_s=every_s,
             next_at=self.reactor.now() + every_s,
             received_at=received_at,
+            keeps=keeps,
             made=[one.sent for one in message.so_far.choices]
             if message.so_far
             else [0] * request.n,
         )
+        if keeps:
+            prompt, seeds = pack_ids(range(7)), tuple(range(request.n))
+            self.send(peer, Begun(request.request_id, prompt, tokens + 1, seeds, 0))
 
     def cancel(self, request_id: RequestId) -> None:
         row = self.rows.pop(request_id, None)
@@ -300,7 +310,8 @@ class SyntheticRunner:
                 if str(row.seq) == row.orders.get("skip"):
                     row.number()
                 word = WORDS[row.made[choice] % len(WORDS)]
-                made.append(TokenDelta(request_id, row.number(), choice, "text", word, 1))
+                ids = pack_ids((row.made[choice],)) if row.keeps else b""
+                made.append(TokenDelta(request_id, row.number(), choice, "text", word, 1, (), ids))
                 row.made[choice] += 1
                 row.credit[choice] -= 1
         if min(row.made) >= row.tokens:

@@ -138,6 +138,7 @@ def tell(service: HttpService) -> None:
     service.parts.counters.loaded("model-0", 3.0)
     drafted = Usage(drafts=3, drafted_tokens=20, accepted_tokens=15)
     service.parts.counters.drafted("model-0", drafted)
+    service.parts.counters.lost("model-0", "resumed")
     service.parts.metrics.fault(429)
     service.parts.metrics.ignored("openai", {"other": 1})
     service.parts.metrics.exported("taken", 1)

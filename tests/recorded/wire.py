@@ -12,13 +12,14 @@ from typing import Any, get_args
 
 from bus.calls import CALLS
 from bus.wire.codec import KINDS, Envelope, encode, pack_body, unpack
-from bus.wire.data_frames import pack_to_gateway, pack_to_runner
+from bus.wire.data_frames import pack_ids, pack_to_gateway, pack_to_runner
 from bus.wire.errors import FailReason, FinishReason, Refusal
 from bus.wire.ids import Boot, InstanceId, NodeId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, Sampling, Usage
 from bus.wire.messages.tokens import (
     Accepted,
     AnswerSoFar,
+    Begun,
     Cancel,
     ChoiceEnd,
     ChoiceSoFar,
@@ -125,6 +126,8 @@ def runner_messages() -> list[ToRunner]:
         Submit(least(GenerationRequest), 1, 0, 0, ("", "me", "10.0.0.7", "10.0.0.7:4711")),
         Submit(least(GenerationRequest), 1, 0, 0, ("", "me"), 1500),
         Submit(least(GenerationRequest), 1, 0, 0, ("", "me"), 1500, so_far()),
+        Submit(least(GenerationRequest), 1, 0, 0, resumes=True),
+        Submit(least(GenerationRequest), 1, 0, 0, ("", "me"), 1500, so_far(), True, 2, True),
         Recall(RID, begun=True),
         Credit(RID, 2, 32),
         *(Cancel(RID, why) for why in ("client", "deadline", "shutdown")),
@@ -143,6 +146,8 @@ def gateway_messages() -> list[ToGateway]:
         *(Refused(RID, refusal) for refusal in specimens(Refusal)),
         Displaced(RID),
         Suspended(RID, so_far()),
+        Accepted(RID, 0, 4096, (), True),
+        Begun(RID, pack_ids((1, 2, 70_000)), 400, (2**64 - 1, -(2**63)), 2),
         Traced(RID, 12.5, 12.75, 13.5, 1, ()),
         Traced(RID, 12.5, 12.75, 13.5, 2, tuple(trace_spans())),
         Traced(RID, 12.5, 12.75, 13.5, 1, (), (NodeId("n0123456789"), NodeId("n2"))),
@@ -203,6 +208,10 @@ def entries() -> list[Entry]:
         PromptTokens(RID, 5, 0, 64, "", ()),
         ToolCallDelta(RID, 4, 0, 1, "call_1", "look", '{"a":', 3),
         ToolCallDelta(RID, 5, 0, 1, None, None, " 1}", 0),
+        TokenDelta(RID, 3, 0, "text", " a", 2, (), pack_ids((5, 70_000))),
+        TokenDelta(RID, 3, 0, "text", " a", 2, logprobs, pack_ids((5, 6)), ((-0.5, ((5, -1.0),)),)),
+        ToolCallDelta(RID, 4, 0, 1, "call_1", "look", '{"a":', 1, pack_ids((5,))),
+        ToolCallDelta(RID, 4, 0, 1, None, None, "1", 1, pack_ids((6,)), ((-0.5, ()),)),
         ChoiceEnd(RID, 6, 0, "stop", "\n\n"),
         *(ChoiceEnd(RID, 7, 2, finish, None) for finish in FINISHES),
         PrefillProgress(RID, 8, 512, 70_000),

@@ -25,6 +25,7 @@ from bus.wire.codec import (
     unpack,
 )
 from bus.wire.data_frames import (
+    pack_ids,
     pack_to_gateway,
     pack_to_runner,
     unpack_to_gateway,
@@ -49,6 +50,7 @@ from bus.wire.messages.requests import (
 from bus.wire.messages.tokens import (
     Accepted,
     AnswerSoFar,
+    Begun,
     Cancel,
     ChoiceEnd,
     ChoiceSoFar,
@@ -271,6 +273,8 @@ def full_request() -> GenerationRequest:
         Recall(RID, begun=True),
         Submit(full_request(), 3, 64, 120_000, ("", "me"), 1500, SO_FAR),
         Submit(full_request(), 3, 64, 120_000, (), 0, SO_FAR),
+        Submit(full_request(), 3, 64, 120_000, resumes=True),
+        Submit(full_request(), 3, 64, 120_000, (), 9, SO_FAR, True, 2, True),
         Ping(Boot("b")),
     ],
 )  # fmt: skip
@@ -313,6 +317,8 @@ def test_a_submit_of_one_that_was_not_displaced_is_as_before_version_8() -> None
         Refused(RID, Refusal(reason="queue_full", message="full", position=9, retry_after_s=1.5)),
         Displaced(RID),
         Suspended(RID, SO_FAR),
+        Accepted(RID, 3, 17, (), True),
+        Begun(RID, pack_ids((1, 2**31)), 9, (5, -6), 0),
         Traced(RID, 10.0, 10.5, 12.0, 1, (TraceSpan("decode", 0, 0.5, 2.0, 7, 7, 0.5, 1.25),)),
         Pong(Boot("b"), 12, owes=True),
         StepEntries(
@@ -322,6 +328,10 @@ def test_a_submit_of_one_that_was_not_displaced_is_as_before_version_8() -> None
                 TokenDelta(
                     RID, 1, 1, "reasoning", "x", 1, (TokenLogprob(5, "x", -0.5, ((6, "y", -1.0),)),)
                 ),
+                TokenDelta(RID, 1, 1, "text", "y", 2, (), pack_ids((5, 6))),
+                TokenDelta(RID, 1, 1, "text", "", 1, (), b"", ((-0.5, ((6, -1.0),)),)),
+                ToolCallDelta(RID, 2, 0, 0, "call_1", "f", "", 1, pack_ids((5,))),
+                ToolCallDelta(RID, 2, 0, 0, None, None, "", 0, b"", ((-0.5, ()),)),
                 ToolCallDelta(RID, 2, 0, 0, "call_1", "f", "", 3),
                 ToolCallDelta(RID, 3, 0, 0, None, None, '{"a":1}', 3),
                 PrefillProgress(RID, 4, 10, 20),

@@ -31,6 +31,7 @@ from bus.wire.messages.tokens import (
     ToolCallDelta,
     Usage,
 )
+from gateway.runners.resuming import KeptMemory, Resuming
 from runner.engine import RowId, SampledToken
 from runner.lead.open_text import resume_request
 from runner.schedule import RowCost, RowFinished, RowKey
@@ -72,12 +73,14 @@ def sampled(token: int, logprobs: int | None) -> SampledToken:
     return SampledToken(RowId(1), TokenId(token), -0.1 * token, top)
 
 
-def opened(prepared: PreparedRequest, credit: int, so_far: AnswerSoFar | None) -> OpenedText:
+def opened(
+    prepared: PreparedRequest, credit: int, so_far: AnswerSoFar | None, deaths: int | None = None
+) -> OpenedText:
     readers = [TEXT.choice(prepared, one.choice) for one in prepared.choices]
     seeds = [2**64 - 1 - one.choice for one in prepared.choices]
     if so_far is not None:
         assert [one.seed for one in so_far.choices] == seeds
-    return OpenedText(prepared, readers, seeds=seeds, credit=credit, so_far=so_far)
+    return OpenedText(prepared, readers, seeds=seeds, credit=credit, so_far=so_far, deaths=deaths)
 
 
 def told(entries: list[Entry]) -> tuple[object, ...]:
@@ -158,6 +161,81 @@ def test_a_request_that_is_cut_anywhere_says_what_it_says_uncut(
     assert told(found) == told(said(prepared, tokens, logprobs, []))
     (end,) = [one for one in found if isinstance(one, Finished)]
     assert end.usage.cached_tokens == 2, "as it was where it began"
+
+
+def outliving(
+    prepared: PreparedRequest,
+    tokens: list[list[int]],
+    logprobs: int | None,
+    lives: list[tuple[int, int, int]],
+) -> list[Entry]:
+    """All entries of a request that come to a gateway, whose choices make these tokens, by runners
+    that die after so many tokens, with so much credit, and whose last entries are lost."""
+    entries: list[Entry] = []
+    so_far: AnswerSoFar | None = None
+    fate = Resuming(KeptMemory())
+    for death, (steps, credit, lost) in enumerate([*lives, (10_000, 10_000, 0)]):
+        made = opened(prepared, credit, so_far, death)
+        made.text.started(0, 2)
+        fate.began(unpack_to_gateway(pack_to_gateway(made.text.begun())), 0, 0.0)
+        for choice in made.text.complete:
+            made.text.row_finished(choice, "stop", COST, 0.0)
+        for step in range(steps):
+            choice, text = step % len(tokens), made.text
+            have = len(text.choices[choice].made)
+            if text.choices[choice].cost is not None:
+                continue
+            if have == len(tokens[choice]):
+                text.row_finished(choice, "length", COST, 0.0)
+            elif text.token(choice, sampled(tokens[choice][have], logprobs), 0.0):
+                text.row_finished(choice, "stop", COST, 0.0)
+        came = made.entries[: max(len(made.entries) - lost, 0)]
+        if death < len(lives):
+            came = [one for one in came if not isinstance(one, Finished)]
+        for entry in came:
+            if getattr(entry, "choice", None) in fate.over:
+                continue
+            if isinstance(entry, TokenDelta | ToolCallDelta):
+                fate.keep(entry)
+            elif isinstance(entry, ChoiceEnd):
+                fate.over.add(entry.choice)
+            entries.append(entry)
+        so_far = fate.so_far(logprobs=logprobs is not None)
+        assert so_far is not None
+        again = resume_request(replace(prepared, tokens=(TokenId(9),)), so_far, facts())
+        assert again == prepared, "the prompt and the limit are those of the first runner"
+    return entries
+
+
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([None, 0, 2]),
+    st.sampled_from([(), ("END",), ("hello END", "</x>")]),
+    st.integers(1, 3),
+    st.lists(
+        st.tuples(st.integers(0, 150), st.sampled_from([1, 2, 5, 10_000]), st.integers(0, 4)),
+        max_size=3,
+    ),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_request_whose_runners_die_anywhere_says_what_it_says_undisturbed(
+    seed: int,
+    logprobs: int | None,
+    stops: tuple[str, ...],
+    n: int,
+    lives: list[tuple[int, int, int]],
+) -> None:
+    chance = random.Random(seed)
+    tokens = [
+        [one for part in chance.choices(PARTS, k=12) for one in TOKENIZER.encode(part)][:45]
+        for _ in range(n)
+    ]
+    longest = {"max_tokens": max(map(len, tokens))}
+    request = asked(logprobs=logprobs, stops=stops, n=n).model_copy(update=longest)
+    prepared = TEXT.prepare(request, 4096)
+    assert isinstance(prepared, PreparedRequest)
+    found = outliving(prepared, tokens, logprobs, lives)
+    assert told(found) == told(outliving(prepared, tokens, logprobs, []))
 
 
 def test_one_that_has_not_begun_is_given_back_without_an_answer() -> None:
