@@ -6,7 +6,7 @@ The wait of a request ends when an instance is ready and has a place, at a deadl
 is hopeless. Waiting is hopeless if the leader finds no place for the model or gave up all its
 instances, or if no instance answers. While the leader has given a model up, new requests for it are
 refused immediately. Such a request still counts as demand for some seconds, because the leader
-retries models in demand.
+retries models in demand. A request whose runner was lost waits for that retry.
 
 A model that is on no disk is pulled first. The pull has its own deadlines; the deadline for loading
 begins once a node lists the model. A request that was recalled for something urgent waits as long
@@ -44,8 +44,8 @@ from gateway.view.readings import wait_of
 SILENT_S = 12.0
 """How long a request waits for a new instance after all instances of its model failed to answer."""
 AGAIN_S = 5.0
-"""After this time, a request whose runner was lost is sent to the same runner again, if its instance
-is still ready."""
+"""After this time, a request whose runner was lost is sent to the same runner again, if its
+instance is still ready."""
 DEMAND_S = 5.0
 """How long a refused request counts as demand: long enough for the leader to receive the
 reading."""
@@ -90,7 +90,7 @@ class WaitingRoom:
         """Queue a request, and ask the leader whether its model can be placed at all. Return a
         refusal if the wait would be hopeless or the queue is full."""
         given_up = self._catalog.given_up(request.model)
-        if given_up is not None:
+        if given_up is not None and not request.resuming.deaths:
             self._leave_demand(request)
             return given_up
         is_here = request.model in self._catalog.names()
@@ -127,7 +127,9 @@ class WaitingRoom:
             if self._catalog.ready(model):
                 self._give_out(model)
             elif given_up := self._catalog.given_up(model):
-                self._refuse_all(model, given_up)
+                for request in list(self._waiting_for(model)):
+                    if not request.resuming.deaths:
+                        self._on_refused(request, given_up)
 
     def tick(self, now: float, woke_at: float) -> None:
         """Publish the demand and end hopeless waits. The owner calls this method several times a

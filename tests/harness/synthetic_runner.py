@@ -11,8 +11,8 @@ is asked), calls=1 (end with a tool call), unheeded=1 (strict tools have no effe
 tokens more are used than are said), untold=1 (it tells nothing of a trace), ranks=N (so many ranks
 tell of it, after its end), quiet=N (but for that one), keeps=1 (report the tokens, so that another
 runner can resume it). An input has the vector (its length, its number), `EMBEDDED` of them in an
-entry, and is cut where it may be and says cut=1; the first one has orders. It keeps every promise that a runner makes, credit above all, and prints one JSON line
-for each thing that it is told.
+entry, and is cut where it may be and says cut=1; the first one has orders. It keeps every promise
+that a runner makes, credit above all, and prints one JSON line for each thing that it is told.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def test_a_request_is_ended_at_its_runner_from_either_node(
 ) -> None:
     lead, ready = rank_of(pair, group, 0)
     other, second = rank_of(pair, group, 1)
-    stream = lead.stream(STORY, **LONG).flowing()
+    stream = lead.stream(STORY, **LONG, x_resume=False).flowing()
     (open_one,) = lead.http.get("/queue").json()["requests"]
     asked = {"request_id": open_one["request"]}
 
@@ -149,7 +149,7 @@ def test_a_frozen_rank_is_named_and_its_stacks_go_with_its_last_account(
     lead, _ = rank_of(pair, group, 0)
     _, ready = rank_of(pair, group, 1)
     pid = ready["pid"]
-    stream = lead.stream(STORY, **LONG).flowing()
+    stream = lead.stream(STORY, **LONG, x_resume=False).flowing()
     kill(pid, signal.SIGSTOP)
     behind = eventually(lambda: named(lead, pid), 60, "the frozen rank is named")
     assert (behind["rank"], behind["instance"]) == (1, group["instance"])
@@ -173,7 +173,7 @@ def test_a_rank_that_was_killed_is_named_with_what_it_did_last(
 ) -> None:
     lead, _ = rank_of(pair, group, 0)
     _, ready = rank_of(pair, group, 1)
-    stream = lead.stream(STORY, **LONG).flowing()
+    stream = lead.stream(STORY, **LONG, x_resume=False).flowing()
     kill(ready["pid"], signal.SIGKILL)
     account = eventually(lambda: last_account(lead, ready["pid"]), 60, "its worker tells of it")
     assert (account["exit_code"], account["rank"], account["stacks"]) == (-1, 1, None)

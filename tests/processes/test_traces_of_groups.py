@@ -127,8 +127,8 @@ def test_a_rank_that_dies_is_named_as_the_one_that_told_nothing(
 ) -> None:
     asker = three.nodes[0]
     victim = next(one for one in pipeline["ready"] if one["rank"] == 1)
-    stream = asker.stream("Tell me a story.", max_tokens=1500, ignore_eos=True, x_trace=True)
-    stream.flowing()
+    asked = {"max_tokens": 1500, "ignore_eos": True, "x_trace": True, "x_resume": False}
+    stream = asker.stream("Tell me a story.", **asked).flowing()
     kill(victim["pid"])
     stream.wait(60)
     assert stream.error is not None
