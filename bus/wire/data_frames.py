@@ -80,6 +80,8 @@ def _row(entry: Entry) -> Entry | tuple[object, ...]:
 
 def pack_ids(ids: Sequence[int]) -> bytes:
     """Return token ids as bytes: four for each, little-endian."""
+    if len(ids) == 1:  # the hot path
+        return ids[0].to_bytes(4, "little")
     return struct.pack(f"<{len(ids)}I", *ids)
 
 

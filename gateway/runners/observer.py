@@ -1,4 +1,4 @@
-"""What a connection to a runner tells the sender of a request.
+"""The reports of a connection to a runner to the sender of a request.
 
 Pure: time arrives as `now`. Every observer receives exactly one last call: a terminal entry,
 `refused`, `displaced`, `lost` or `lost_unaccepted`.

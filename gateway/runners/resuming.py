@@ -1,5 +1,5 @@
-"""Which requests survive the loss of their runner, and what a gateway keeps of them for that
-(decision 0098).
+"""Decides which requests resume after the loss of their runner, and keeps their tokens (decision
+0098).
 
 Pure: time arrives as `now`. If a runner dies, each request that it was computing is a suspect. A
 runner computes one suspect at a time until it has made some tokens. If a runner dies while exactly
@@ -139,7 +139,7 @@ class _KeptChoice:
     later: tuple[RawLogprob, ...] = ()
 
 
-class KeptAnswer:
+class KeptTokens:
     """The tokens of a request, from its `Begun` on. `usage` has the times at lost runners. After
     `close` it keeps nothing. `memory` had room for the prompt."""
 
@@ -183,13 +183,13 @@ class KeptAnswer:
         return AnswerSoFar(prompt, self._max_tokens, tuple(choices), self.usage)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._memory.used_bytes -= self._bytes
         self._bytes = 0
 
 
 class Resuming:
-    """What one request needs to outlive its runner. `memory` None: it ends with its runner.
+    """The state with which one request outlives its runner. `memory` None: it ends with its runner.
 
     `deaths`: how many runners were lost with it. `is_suspect`: the last of them may have died
     because of it, and it has not yet made enough tokens since. `computes`: its runner has begun it.
@@ -200,7 +200,7 @@ class Resuming:
         self.deaths = 0
         self.is_suspect = self.computes = False
         self.over: set[int] = set()
-        self.kept: KeptAnswer | None = None
+        self.kept: KeptTokens | None = None
         self._memory = memory
         self._is_dropped = False
         self._trial_ends = 0
@@ -218,7 +218,7 @@ class Resuming:
         if self.kept is not None or self._memory is None or self._is_dropped:
             return
         if self._memory.take(len(begun.prompt)):
-            self.kept = KeptAnswer(begun, self._memory)
+            self.kept = KeptTokens(begun, self._memory)
         else:
             self._is_dropped = True
 
@@ -258,7 +258,7 @@ class Resuming:
         return None if self.kept is None else self.kept.so_far(self.over, logprobs=logprobs)
 
     def end(self) -> None:
-        """Give the memory of the kept tokens back."""
+        """Free the memory of the kept tokens."""
         if self.kept is not None:
             self.kept.close()
         self.kept = None
