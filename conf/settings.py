@@ -397,5 +397,4 @@ def _explained(error: ValidationError, sources: Mapping[str, str], file: Path) -
         hint = nearest_name(name, set(fields.model_fields))
         return f"{source}: {not_a_setting(key, key, hint)}"
     message = str(detail["msg"]).removeprefix("Value error, ")
-    shown = masked(key, detail["input"])
-    return f"{source}: {key} = {shown!r}: {message}" if key else message
+    return f"{source}: {key} = {masked(key, detail['input'])!r}: {message}" if key else message

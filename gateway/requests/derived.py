@@ -10,8 +10,8 @@ are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId
@@ -26,6 +26,9 @@ from bus.wire.messages.requests import (
 from bus.wire.shares import PRIORITIES
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFaultRaised, of_bad_request
+
+if TYPE_CHECKING:
+    from gateway.requests.catalog import ModelCatalog
 
 
 def requests_of(
@@ -123,3 +126,20 @@ def _conversation(prompt: ChatPrompt, derived: DerivedModel) -> ChatPrompt:
 
 def _turn(role: Any, text: str) -> ChatMessage:
     return ChatMessage(role=role, parts=(TextPart(text=text),))
+
+
+def meaning_of(
+    catalog: ModelCatalog, parsed: Parsed
+) -> tuple[ModelId, str | None, Sequence[GenerationRequest]]:
+    """Return the model that a body's name means, its adapter, and the requests with the values
+    of the derived model and of the card. Raises HttpFaultRaised."""
+    model = catalog.named(parsed.model, or_pulled=True)
+    catalog.check_makes(model, parsed.requests)
+    card, derived = catalog.cards().get(model), catalog.derived(parsed.model)
+    own = None if card is None else card.defaults
+    check_templates(parsed.requests, derived, own)
+    adapters = catalog.adapters
+    adapter = adapters.find(parsed.model, catalog.names(), derived)
+    if adapter is None and own is not None and own.adapter in adapters.beside(model):
+        adapter = own.adapter
+    return model, adapter, requests_of(parsed, model, derived, own)

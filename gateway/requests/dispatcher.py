@@ -15,7 +15,6 @@ deadline (`x_timeout_s`) counts from the request's arrival and includes the time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,13 +24,12 @@ from bus.replica.state import ClusterState
 from bus.wire.calls.processes import OpenRequestRow
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import ModelId, RequestId
-from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Cancel
 from bus.wire.shares import Sharer, has_share
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.requests.catalog import ModelCatalog
-from gateway.requests.derived import check_templates, requests_of
+from gateway.requests.derived import meaning_of
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.request import ClientRequest
 from gateway.requests.waiting_queue import OwnTurns
@@ -89,7 +87,7 @@ class Dispatcher:
         self._clients = clients
         self._counters = counters
         self._recalls = Recalls()
-        self._kept = KeptMemory()
+        self._memory = KeptMemory()
         self._own = OwnTurns(self.requests, lambda model: catalog.has_place(model, ()), self._place)
         self._room = WaitingRoom(
             options=options,
@@ -129,7 +127,7 @@ class Dispatcher:
         if card is not None and is_plain and kinds == {card.makes == "embedding"}:
             model, adapter, whole = card.model, None, parsed.requests
         else:
-            model, adapter, whole = _made_out(self._catalog, parsed)
+            model, adapter, whole = meaning_of(self._catalog, parsed)
         updates = {"model": model, "key_id": key_id, "adapter": adapter, "trace": traced}
         wires = tuple(request.model_copy(update=updates) for request in whole)
         resumes = self._options.resume and parsed.extras.resume
@@ -149,7 +147,7 @@ class Dispatcher:
         )
         for request in requests:
             request.since_at = request.since_at if since_at is None else since_at
-            request.resuming = Resuming(self._kept if resumes else None)
+            request.resuming = Resuming(self._memory if resumes else None)
         self.requests.update((request.request_id, request) for request in requests)
         if len(requests) == 1:
             self._place(requests[0])
@@ -227,35 +225,27 @@ class Dispatcher:
             self._refuse(request, refusal)
 
     def displaced(self, request: ClientRequest) -> None:
-        """Queue a preempted request in its old place. If the request is being cancelled, end it
-        instead."""
+        """Queue a preempted request in its old place, or submit a request again whose runner was
+        lost. If the request is being cancelled, or was lost during shutdown, end it instead."""
         self._clients.forget(request.request_id)
+        resuming = request.resuming
         if request.stopping_since is not None:
             request.end_cancelled(self._reactor.now())
+        elif resuming.is_lost and self.draining:
+            self._fail(request, "model_unavailable", SHUTS_DOWN, "shutdown")
+        elif resuming.is_lost:
+            facts = {"deaths": resuming.deaths, "suspect": resuming.is_suspect}
+            self._log.warning("a request resumes", request=request.request_id, **facts)
+            self._place(request)
         else:
             self._refuse(request, self._room.add_again(request))
-
-    def lost(self, request: ClientRequest) -> None:
-        """Submit a request again whose runner was lost, or queue it until its model is loaded. End
-        a request that is being cancelled, and each while the gateway shuts down."""
-        self._clients.forget(request.request_id)
-        if request.stopping_since is not None:
-            request.end_cancelled(self._reactor.now())
-        elif self.draining:
-            self._fail(request, "model_unavailable", SHUTS_DOWN, "shutdown")
-        else:
-            self._log.warning(
-                "a request resumes",
-                request=request.request_id,
-                deaths=request.resuming.deaths,
-                suspect=request.is_suspect,
-            )
-            self._place(request)
 
     def ended(self, request: ClientRequest) -> None:
         """Forget a request after its terminal entry. If the request failed, also drop the other
         requests of the same body."""
         self.requests.pop(request.request_id, None)
+        if request.resuming.is_culprit:
+            self._log.error("a request killed its runner again", request=request.request_id)
         if request.has_waited or request.was_displaced or request.waited_for_own:
             self._room.remove(request.request_id)
         self._clients.forget(request.request_id)
@@ -322,7 +312,7 @@ class Dispatcher:
             remaining_ms=remaining_ms,
             sharer=request.sharer,
             waited_ms=int(1000 * request.waited_s(now)),
-            again=request.resumption,
+            again=request.resuming.submit(request.so_far),
         )
 
     def _stop(self, request: ClientRequest) -> None:
@@ -380,20 +370,3 @@ class Dispatcher:
         else:
             return
         raise HttpFaultRaised(of_refusal(refusal))
-
-
-def _made_out(
-    catalog: ModelCatalog, parsed: Parsed
-) -> tuple[ModelId, str | None, Sequence[GenerationRequest]]:
-    """Return the model that a body's name means, its adapter, and the requests with the values
-    of the derived model and of the card. Raises HttpFaultRaised."""
-    model = catalog.named(parsed.model, or_pulled=True)
-    catalog.check_makes(model, parsed.requests)
-    card, derived = catalog.cards().get(model), catalog.derived(parsed.model)
-    own = None if card is None else card.defaults
-    check_templates(parsed.requests, derived, own)
-    adapters = catalog.adapters
-    adapter = adapters.find(parsed.model, catalog.names(), derived)
-    if adapter is None and own is not None and own.adapter in adapters.beside(model):
-        adapter = own.adapter
-    return model, adapter, requests_of(parsed, model, derived, own)

@@ -146,10 +146,17 @@ class EntryInbox:
         self._unaccepted.discard(request_id)
         self._wake()
 
-    def arrived(self, request_id: RequestId, entries: Sequence[Entry]) -> None:
-        """Add entries of one request. If a terminal entry is among them, it is the last."""
+    def arrived(
+        self, request_id: RequestId, entries: Sequence[Entry], old: Sequence[int] = ()
+    ) -> None:
+        """Add entries of one request. If a terminal entry is among them, it is the last. `old` are
+        the choices of further entries that the client already has; they earn their credit back."""
+        for choice in old:
+            self._on_sent(request_id, choice, 1)
         self._queue.extend(entries)
         self._unaccepted.discard(request_id)
+        if not entries:
+            return
         last = entries[-1]
         if isinstance(last, Failed):
             self._unended.clear()
@@ -164,10 +171,6 @@ class EntryInbox:
         for (of_request, choice), count in _costs([*self._taken, *self._queue]).items():
             if of_request == request_id:
                 self._free[of_request, choice] = count
-
-    def not_sent(self, request_id: RequestId, choice: int) -> None:
-        """Give the credit of an entry back that the client already has from another runner."""
-        self._on_sent(request_id, choice, 1)
 
     def refuse(self, fault: HttpFault) -> None:
         """Refuse the exchange with `fault`, because no runner accepts it."""

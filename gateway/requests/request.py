@@ -14,7 +14,6 @@ from bus.wire.instances import Instance
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     AnswerSoFar,
-    Begun,
     ChoiceEnd,
     Entry,
     Failed,
@@ -25,7 +24,7 @@ from bus.wire.messages.tokens import (
 )
 from bus.wire.messages.traces import RankTraced
 from bus.wire.shares import Sharer
-from gateway.runners.resuming import LOST, Loss, Resuming, Resumption
+from gateway.runners.resuming import Loss, Resuming
 from gateway.tracing import GatewayTrace
 from gateway.view.counters import Counters
 
@@ -42,11 +41,8 @@ class RequestOwner(Protocol):
         ...
 
     def displaced(self, request: ClientRequest) -> None:
-        """Queue a request again after a runner preempted the request."""
-        ...
-
-    def lost(self, request: ClientRequest) -> None:
-        """Submit a request again whose runner was lost."""
+        """Queue a request again after a runner preempted it, or submit it again after its runner
+        was lost."""
         ...
 
     def ended(self, request: ClientRequest) -> None:
@@ -170,7 +166,7 @@ class ClientRequest:
         self.queued_at = self.queued_at if self.was_displaced else now
         if self.so_far is None:
             self.submitted_at = now
-        self.begun = self.recalled = self.resuming.computes = False
+        self.begun = self.recalled = False
         if self._waiting_since is not None:
             self.inbox.load_s += now - self._waiting_since
             self._waiting_since = None
@@ -182,22 +178,6 @@ class ClientRequest:
         """Return how long a preempted request has waited since `queued_at`; 0 for a request that
         was never preempted."""
         return now - self.queued_at if self.was_displaced and self.queued_at is not None else 0.0
-
-    @property
-    def resumption(self) -> Resumption:
-        """Return how the request is submitted to a runner."""
-        resuming = self.resuming
-        return Resumption(self.so_far, resuming.is_on, resuming.deaths, resuming.is_suspect)
-
-    @property
-    def is_suspect(self) -> bool:
-        """Return whether the last runner may have died because of the request."""
-        return self.resuming.is_suspect
-
-    @property
-    def on_trial(self) -> bool:
-        """Return whether a runner computes the request as a suspect."""
-        return self.resuming.is_suspect and self.resuming.computes
 
     def late(self, now: float, woke_at: float) -> bool:
         """Return whether the client's deadline (`x_timeout_s`) or the limit of silence has passed.
@@ -223,10 +203,6 @@ class ClientRequest:
         if self.trace is not None:
             self.trace.accepted(now)
         self.inbox.accepted(self.request_id, unheeded if self.so_far is None else ())
-
-    def began(self, begun: Begun, now: float) -> None:
-        """Record that a runner computes the request, and keep the prompt."""
-        self.resuming.began(begun, self.tokens, now)
 
     def refused(self, refusal: Refusal) -> None:
         """Tell the owner that a runner refused the request. The owner finds another runner, or
@@ -258,7 +234,7 @@ class ClientRequest:
         self.excluded = {tried for tried in self.excluded if tried[0] == self.instance}
         self.tries = 0
         self.inbox.suspended(self.request_id)
-        self._owner.lost(self)
+        self._owner.displaced(self)
 
     def lost_unaccepted(self) -> None:
         """Have the owner send the request to another instance, because its runner vanished before
@@ -273,44 +249,30 @@ class ClientRequest:
             self.trace.add_timings(timings, now)
 
     def arrived(self, entries: list[Entry], now: float) -> None:
-        """Receive entries of a runner. A failure gets the reason that the client can understand."""
-        last = entries[-1]
-        if isinstance(last, Failed):
-            message = last.message
-            if message == TIMED_OUT:
-                message = self.late_text()
-            elif last.reason in LOST and self.resuming.is_on:
-                message += "; the answer cannot resume, because its runner reports no tokens"
-            lost = last.request_id, last.seq, last.reason, message, last.usage, last.details
-            entries = [*entries[:-1], Failed(*lost)]
-        self._take(entries, now)
-
-    def _take(self, entries: list[Entry], now: float) -> None:
         """Count the tokens of these entries and pass the entries to the inbox, in order. Entries
         after the terminal entry are ignored."""
-        if self.done:
-            return
         resuming = self.resuming
-        if resuming.over and resuming.deaths and not (entries := self._news(entries)):
+        entries, old = resuming.news(entries)
+        if self.done or not (entries or old):
             return
         tokens = 0
         for entry in entries:
             if type(entry) is TokenDelta or type(entry) is ToolCallDelta:
                 tokens += entry.tokens
-                if resuming.kept is not None:
+                if resuming.record is not None:
                     resuming.keep(entry)
             elif type(entry) is ChoiceEnd:
                 self.finishes.add(entry.finish_reason)
                 resuming.over.add(entry.choice)
         if tokens:
-            resuming.made(self.tokens + tokens, now)
+            resuming.count(tokens, now)
             gap_s = None if self.first_at is None else now - self.moved_at
             self._counters.tokens(self.model, tokens, gap_s)
             self.first_at = self.first_at or now
             self.tokens += tokens
         self.moved_at = now
         self.begun = True
-        last = entries[-1]
+        last = entries[-1] if entries else None
         terminal = last if isinstance(last, Finished | Failed) else None
         if terminal is not None and terminal.usage.completion_tokens > self.tokens:
             # Some tokens came without text, such as an ignored end token.
@@ -318,7 +280,12 @@ class ClientRequest:
             self.tokens = terminal.usage.completion_tokens
         if self.trace is not None:
             self.trace.arrived(now, ended=terminal is not None)
-        self.inbox.arrived(self.request_id, entries)
+        if isinstance(last, Failed):
+            message = self.late_text() if last.message == TIMED_OUT else last.message
+            first = last.request_id, last.seq, last.reason, message
+            terminal = resuming.explained(Failed(*first, last.usage, last.details))
+            entries = [*entries[:-1], terminal]
+        self.inbox.arrived(self.request_id, entries, old)
         if terminal is not None:
             self._end(terminal)
 
@@ -326,7 +293,7 @@ class ClientRequest:
 
     def end_failed(self, reason: FailReason, message: str, now: float) -> None:
         """End the request with an error that the gateway itself found."""
-        self._take([Failed(self.request_id, 0, reason, message, self._so_far(), {})], now)
+        self.arrived([Failed(self.request_id, 0, reason, message, _usage_of(self), {})], now)
 
     def end_cancelled(self, now: float) -> None:
         """End the request as cancelled: send an end for every choice, then the terminal entry."""
@@ -334,27 +301,12 @@ class ClientRequest:
             ChoiceEnd(self.request_id, 0, choice, "cancelled", None)
             for choice in range(self.wire.n)
         ]
-        self._take([*ends, Finished(self.request_id, 0, self._so_far())], now)
-
-    def _news(self, entries: list[Entry]) -> list[Entry]:
-        """Return the entries without those of choices that had ended at a lost runner, and that
-        a runner therefore makes again from their last token on."""
-        news: list[Entry] = []
-        over = self.resuming.over
-        for entry in entries:
-            if isinstance(entry, TokenDelta | ToolCallDelta) and entry.choice in over:
-                self.inbox.not_sent(self.request_id, entry.choice)
-            elif not (isinstance(entry, ChoiceEnd) and entry.choice in over):
-                news.append(entry)
-        return news
+        self.arrived([*ends, Finished(self.request_id, 0, _usage_of(self))], now)
 
     def _stand_by(self) -> None:
         self.instance = self.node = None
         self.begun = False
         self._silence_s = 0.0
-
-    def _so_far(self) -> Usage:
-        return Usage(prompt_tokens=self.prompt_tokens, completion_tokens=self.tokens)
 
     def _end(self, last: Finished | Failed) -> None:
         self.done = True
@@ -366,3 +318,8 @@ class ClientRequest:
         self.prompt_tokens = self.prompt_tokens or last.usage.prompt_tokens
         self.failed = last.reason if isinstance(last, Failed) else None
         self._owner.ended(self)
+
+
+def _usage_of(request: ClientRequest) -> Usage:
+    """Return the usage so far."""
+    return Usage(prompt_tokens=request.prompt_tokens, completion_tokens=request.tokens)

@@ -187,7 +187,7 @@ class RunnerConnection:
         self._reactor.unwatch(self._link)
         self._link.close()
         still_open, self._open = list(self._open.values()), {}
-        self._lose([request for request in still_open if request.resumes], reason, message)
+        _lose([each for each in still_open if each.resumes], reason, message, self._reactor.now())
         for request in still_open:
             if not request.accepted:
                 request.observer.lost_unaccepted()
@@ -195,24 +195,6 @@ class RunnerConnection:
                 failed = Failed(request.request_id, request.next_seq, reason, message, Usage(), {})
                 request.observer.arrived([failed], self._reactor.now())
         self._on_dead(self)
-
-    def _lose(self, lost: Sequence[_Open], reason: FailReason, message: str) -> None:
-        """Tell the observers of accepted requests that the runner is lost."""
-        occupants = [
-            Occupant(
-                request.request_id,
-                request.begun and request.credit.may_move,
-                request.observer.is_suspect,
-                request.observer.on_trial,
-            )
-            for request in lost
-        ]
-        verdicts = judge(occupants, died=reason == "runner_lost")
-        for request in lost:
-            verdict = verdicts[request.request_id]
-            if verdict == "culprit":
-                self._log.error("a request killed its runner again", request=request.request_id)
-            request.observer.lost(Loss(reason, message, verdict), self._reactor.now())
 
     # --- messages of the runner ---------------------------------------------------------------
 
@@ -249,7 +231,7 @@ class RunnerConnection:
                 request = self._open.get(message.request_id)
                 if request is not None and _fits_begun(message, request):
                     request.begun = True
-                    request.observer.began(message, self._reactor.now())
+                    request.observer.resuming.began(message, self._reactor.now())
             case Refused():
                 request = self._open.pop(message.request_id, None)
                 if request is not None:
@@ -326,7 +308,7 @@ class RunnerConnection:
                 request.observer.arrived(batch, now)
         if lost:
             last = lost[0][1]
-            self._lose([request for request, _ in lost], last.reason, last.message)
+            _lose([each for each, _ in lost], last.reason, last.message, self._reactor.now())
 
     def _broken(self, request: _Open, got: int | str) -> None:
         self._log.error(
@@ -379,6 +361,22 @@ def _overdue(request: _Open, life: Liveness, now: float) -> bool:
     return now - max(request.submitted_at, life.woke_at) >= (
         BUSY_ANSWER_S if is_answering else ANSWER_S
     )
+
+
+def _lose(lost: Sequence[_Open], reason: FailReason, message: str, now: float) -> None:
+    """Tell the observers of accepted requests that the runner is lost."""
+    occupants = [
+        Occupant(
+            request.request_id,
+            request.begun and request.credit.may_move,
+            request.observer.resuming.is_suspect,
+            request.observer.resuming.on_trial,
+        )
+        for request in lost
+    ]
+    verdicts = judge(occupants, died=reason == "runner_lost")
+    for request in lost:
+        request.observer.lost(Loss(reason, message, verdicts[request.request_id]), now)
 
 
 def _fits_begun(begun: Begun, request: _Open) -> bool:

@@ -9,21 +9,23 @@ from __future__ import annotations
 from typing import Protocol
 
 from bus.wire.errors import Refusal
-from bus.wire.messages.tokens import AnswerSoFar, Begun, Entry, Traced
+from bus.wire.messages.tokens import AnswerSoFar, Entry, Traced
 from bus.wire.messages.traces import RankTraced
-from gateway.runners.resuming import Resumable
+from gateway.runners.resuming import Loss, Resuming
 
 
-class RequestObserver(Resumable, Protocol):
+class RequestObserver(Protocol):
     """The sender of a request. It learns of the request's progress, in the loop's thread."""
+
+    resuming: Resuming
 
     def accepted(self, prompt_tokens: int, unheeded: tuple[str, ...], now: float) -> None:
         """The runner has accepted the request. `unheeded` names fields that have no effect at this
         runner."""
         ...
 
-    def began(self, begun: Begun, now: float) -> None:
-        """The runner computes the request, and will report its tokens."""
+    def lost(self, loss: Loss, now: float) -> None:
+        """The runner that had accepted the request and reports its tokens is lost."""
         ...
 
     def refused(self, refusal: Refusal) -> None:

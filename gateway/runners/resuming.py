@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from bus.wire.data_frames import unpack_ids
 from bus.wire.errors import FailReason
@@ -21,7 +21,10 @@ from bus.wire.messages.tokens import (
     TRIAL_TOKENS,
     AnswerSoFar,
     Begun,
+    ChoiceEnd,
     ChoiceSoFar,
+    Entry,
+    Failed,
     RawLogprob,
     TokenDelta,
     ToolCallDelta,
@@ -67,24 +70,6 @@ class Resumption:
     resumes: bool = False
     deaths: int = 0
     suspect: bool = False
-
-
-class Resumable(Protocol):
-    """A request whose runner can be lost."""
-
-    @property
-    def is_suspect(self) -> bool:
-        """Return whether it is a suspect that has not yet made enough tokens."""
-        ...
-
-    @property
-    def on_trial(self) -> bool:
-        """Return whether its runner has begun it as a suspect."""
-        ...
-
-    def lost(self, loss: Loss, now: float) -> None:
-        """The runner that had accepted the request is lost; the observer's last call."""
-        ...
 
 
 def judge(occupants: Sequence[Occupant], *, died: bool) -> dict[RequestId, Verdict]:
@@ -193,72 +178,109 @@ class Resuming:
 
     `deaths`: how many runners were lost with it. `is_suspect`: the last of them may have died
     because of it, and it has not yet made enough tokens since. `computes`: its runner has begun it.
-    `over`: the choices that have ended. `kept`: its tokens, from its first `Begun` on.
+    `is_lost`: its runner is lost, and it is not submitted again yet. `over`: the choices that have
+    ended. `is_culprit`: a second runner died during its trial. `record`: its tokens, from its first
+    `Begun` on.
     """
 
     def __init__(self, memory: KeptMemory | None = None) -> None:
         self.deaths = 0
-        self.is_suspect = self.computes = False
+        self.is_suspect = self.computes = self.is_lost = self.is_culprit = False
         self.over: set[int] = set()
-        self.kept: KeptTokens | None = None
+        self.record: KeptTokens | None = None
         self._memory = memory
         self._is_dropped = False
-        self._trial_ends = 0
+        self._tokens = self._trial_ends = 0
         self._began_at = self._first_at = 0.0
 
     @property
     def is_on(self) -> bool:
-        """Return whether runners report the request's tokens."""
+        """Return whether runners are to report the request's tokens."""
         return self._memory is not None and not self._is_dropped
 
-    def began(self, begun: Begun, tokens: int, now: float) -> None:
-        """A runner has begun the request, of which `tokens` tokens were made before."""
+    @property
+    def on_trial(self) -> bool:
+        """Return whether its runner computes the request as a suspect."""
+        return self.is_suspect and self.computes
+
+    def submit(self, so_far: AnswerSoFar | None) -> Resumption:
+        """Return how the request is submitted to the next runner."""
+        self.computes = self.is_lost = False
+        return Resumption(so_far, self.is_on, self.deaths, self.is_suspect)
+
+    def began(self, begun: Begun, now: float) -> None:
+        """A runner has begun the request."""
         self.computes, self._began_at, self._first_at = True, now, 0.0
-        self._trial_ends = tokens + TRIAL_TOKENS
-        if self.kept is not None or self._memory is None or self._is_dropped:
+        self._trial_ends = self._tokens + TRIAL_TOKENS
+        if self.record is not None or self._memory is None or self._is_dropped:
             return
         if self._memory.take(len(begun.prompt)):
-            self.kept = KeptTokens(begun, self._memory)
+            self.record = KeptTokens(begun, self._memory)
         else:
             self._is_dropped = True
 
     def keep(self, entry: TokenDelta | ToolCallDelta) -> None:
         """Keep the tokens of an entry; if the memory is full, keep nothing of the request."""
-        if self.kept is not None and not self.kept.add(entry):
+        if self.record is not None and not self.record.add(entry):
             self.end()
             self._is_dropped = True
 
-    def made(self, tokens: int, now: float) -> None:
-        """The request has made `tokens` tokens in all; after some, it is no suspect."""
+    def count(self, tokens: int, now: float) -> None:
+        """Count tokens that came; after some, the request is no suspect."""
+        self._tokens += tokens
         self._first_at = self._first_at or now
-        if self.is_suspect and tokens >= self._trial_ends:
+        if self.is_suspect and self._tokens >= self._trial_ends:
             self.is_suspect = False
+
+    def news(self, entries: list[Entry]) -> tuple[list[Entry], list[int]]:
+        """Return the entries without those of choices that ended at a lost runner, which the next
+        one makes again from their last token on; and the choice of each piece left out."""
+        if not self.deaths or not self.over:
+            return entries, []
+        ended = [
+            isinstance(entry, TokenDelta | ToolCallDelta | ChoiceEnd) and entry.choice in self.over
+            for entry in entries
+        ]
+        pairs = list(zip(entries, ended, strict=True))
+        pieces = (entry for entry, is_old in pairs if is_old and not isinstance(entry, ChoiceEnd))
+        news = [entry for entry, is_old in pairs if not is_old]
+        return news, [
+            entry.choice for entry in pieces if isinstance(entry, TokenDelta | ToolCallDelta)
+        ]
 
     def suspended(self, so_far: AnswerSoFar) -> None:
         """A runner returned the request."""
-        if self.kept is not None:
-            self.kept.usage = so_far.usage
+        if self.record is not None:
+            self.record.usage = so_far.usage
 
     def lost(self, verdict: Verdict, moved_at: float, now: float) -> str:
         """The request's runner is lost. Return why the request ends; empty if it resumes. Its last
         entry came at `moved_at`."""
+        self.is_culprit = verdict == "culprit"
         why = why_it_ends(verdict, self.deaths, is_kept=not self._is_dropped)
         if why:
             return why
         self.deaths += 1
-        self.is_suspect = verdict == "suspect"
-        if self.kept is not None and self.computes:
+        self.is_suspect, self.is_lost = verdict == "suspect", True
+        if self.record is not None and self.computes:
             first_at, last_at = self._first_at or now, moved_at if self._first_at else now
-            self.kept.spent(first_at - self._began_at, last_at - first_at)
-        self.computes = False
+            self.record.spent(first_at - self._began_at, last_at - first_at)
         return ""
 
     def so_far(self, *, logprobs: bool) -> AnswerSoFar | None:
         """Return the answer so far; None if no runner has begun the request."""
-        return None if self.kept is None else self.kept.so_far(self.over, logprobs=logprobs)
+        return None if self.record is None else self.record.so_far(self.over, logprobs=logprobs)
+
+    def explained(self, failed: Failed) -> Failed:
+        """Return a runner's failure, with the reason if the request could not resume after it."""
+        if failed.reason != "runner_lost" or not self.is_on or self.computes or self.deaths:
+            return failed
+        text = f"{failed.message}; the answer cannot resume, because its runner reports no tokens"
+        first = failed.request_id, failed.seq, failed.reason, text
+        return Failed(*first, failed.usage, failed.details)
 
     def end(self) -> None:
-        """Free the memory of the kept tokens."""
-        if self.kept is not None:
-            self.kept.close()
-        self.kept = None
+        """Free the memory of the tokens."""
+        if self.record is not None:
+            self.record.close()
+        self.record = None

@@ -173,7 +173,7 @@ def _admit(table: RowTable, open_plan: OpenPlan) -> None:
     waiting = _may_enter(table)
     while waiting:
         row = _next(table, waiting)
-        if _waits_for_trial(table, row) or _waits_for_prefix(table, open_plan, row):
+        if table.has_trial_beside(row) or _waits_for_prefix(table, open_plan, row):
             continue
         if not _make_place(table, open_plan, row, ()):
             return
@@ -192,7 +192,7 @@ def _give_way(table: RowTable, open_plan: OpenPlan) -> None:
     have_theirs: set[Sharer] = set()
     while waiting:
         row = _next(table, waiting)
-        waits = _waits_for_trial(table, row) or _waits_for_prefix(table, open_plan, row)
+        waits = table.has_trial_beside(row) or _waits_for_prefix(table, open_plan, row)
         if row.sharer in have_theirs or waits:
             continue
         givers = _givers(table, row, long_ago)
@@ -253,15 +253,6 @@ def _next(table: RowTable, waiting: list[Row]) -> Row:
     )
     waiting.remove(row)
     return row
-
-
-def _waits_for_trial(table: RowTable, row: Row) -> bool:
-    """Return whether the engine has a suspect on trial, of another request (decision 0098)."""
-    return any(
-        other.is_on_trial and other.status != "ended"
-        for other in table.live.values()
-        if other.key.request_id != row.key.request_id
-    )
 
 
 def _waits_for_prefix(table: RowTable, open_plan: OpenPlan, row: Row) -> bool:

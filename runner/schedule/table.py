@@ -214,6 +214,13 @@ class RowTable:
                 queued.append(request_id)
         return queued
 
+    def has_trial_beside(self, row: Row) -> bool:
+        """Return whether the engine has a suspect on trial, of another request than the row's
+        (decision 0098)."""
+        mine = row.key.request_id
+        others = (other for other in self.live.values() if other.key.request_id != mine)
+        return any(other.is_on_trial and other.status != "ended" for other in others)
+
     # --- the life of a row -----------------------------------------------------------------
 
     def open(self, request_id: RequestId, rows: list[Row]) -> None:

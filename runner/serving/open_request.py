@@ -106,9 +106,8 @@ class Responder(Protocol):
         self, request: OpenRequest, now: float, *, begun: bool
     ) -> Displaced | Suspended | None:
         """Stop and forget a request so that another runner can answer it, and return the message
-        that hands it back to its gateway. Return None if that is impossible; then the work
-        continues here. `begun`: a request of whose answer a part was already sent may be handed
-        back too."""
+        that hands it back to its gateway; None if the work continues here. `begun`: a request of
+        whose answer a part was already sent may be handed back too."""
         ...
 
     def end(self, request: OpenRequest, now: float) -> Usage:
@@ -282,11 +281,7 @@ class OpenRequest:
         self._finish_if_sent(now)
 
     def fail(
-        self,
-        reason: FailReason,
-        message: str,
-        now: float,
-        details: dict[str, object] | None = None,
+        self, reason: FailReason, message: str, now: float, details: dict[str, object] | None = None
     ) -> None:
         """Fail the request and drop its unsent pieces. If it was not accepted yet, refuse it as
         `not_ready`, so that its gateway tries another runner."""
@@ -369,9 +364,7 @@ class OpenRequest:
             self._host.responder.resume(self, choice)
 
     def _entry(self, choice: int, piece: Piece | VectorsPiece) -> Entry:
-        seq = self._seq
-        self._seq += 1
-        request_id = self.request_id
+        seq, request_id = self._next(), self.request_id
         if isinstance(piece, PromptPiece):
             return PromptTokens(request_id, seq, choice, piece.start, piece.text, piece.logprobs)
         if isinstance(piece, VectorsPiece):

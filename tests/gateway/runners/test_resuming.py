@@ -60,11 +60,11 @@ def begun(prompt: tuple[int, ...] = (1, 2, 3), choices: int = 2, most: int = 9) 
 def test_the_answer_so_far_has_what_came_and_ended_choices_make_their_last_token_again() -> None:
     memory = KeptMemory()
     request = Resuming(memory)
-    request.began(begun(choices=3, most=2), 0, 10.0)
+    request.began(begun(choices=3, most=2), 10.0)
     request.keep(TokenDelta(RID, 0, 0, "text", "a", 1, (), pack_ids((7,)), ((-0.5, ()),)))
     request.keep(ToolCallDelta(RID, 1, 1, 0, "c", "f", "", 1, pack_ids((8,))))
     request.keep(TokenDelta(RID, 2, 2, "text", "b", 2, (), pack_ids((4, 5)), ((-0.25, ()),)))
-    request.made(4, 12.0)
+    request.count(4, 12.0)
     request.over.add(1)
     assert request.lost("suspect", 13.5, 14.0) == ""
     so_far = request.so_far(logprobs=True)
@@ -89,8 +89,8 @@ def test_one_of_which_nothing_was_begun_starts_anew() -> None:
 def test_what_exceeds_the_memory_is_not_kept_and_ends_with_the_reason() -> None:
     memory = KeptMemory(limit_bytes=20)
     first, second = Resuming(memory), Resuming(memory)
-    first.began(begun(), 0, 0.0)
-    second.began(begun(), 0, 0.0)
+    first.began(begun(), 0.0)
+    second.began(begun(), 0.0)
     assert first.is_on and not second.is_on and memory.used_bytes == 12
     for _ in range(3):
         first.keep(TokenDelta(RID, 0, 0, "text", "a", 1, (), pack_ids((7,))))
@@ -132,13 +132,13 @@ def test_a_poison_request_ends_at_its_second_runner_and_takes_nobody_along(
             # as the scheduler of a runner: nothing begins beside a suspect on trial
             while waiting and not any(row.fate.is_suspect for row in running):
                 running.append(waiting.pop())
-                running[-1].fate.began(begun(), running[-1].made, 0.0)
+                running[-1].fate.began(begun(), 0.0)
             for row in list(running):
                 if row.kills_at == row.made + 1:
                     died = True
                     break
                 row.made += 1
-                row.fate.made(row.made, 1.0)
+                row.fate.count(1, 1.0)
                 if row.made == row.tokens:
                     row.ended = "finished"
                     running.remove(row)
@@ -161,6 +161,7 @@ def test_a_poison_request_ends_at_its_second_runner_and_takes_nobody_along(
         )
         for name, row in ids.items():
             row.ended = row.fate.lost(verdicts[name], 1.0, 2.0)
+            row.fate.submit(None)
     assert deaths <= 2 * poisons, "each poison kills two runners at most"
     for row in rows:
         assert row.fate.deaths <= MOST_DEATHS
@@ -172,10 +173,11 @@ def test_a_poison_request_ends_at_its_second_runner_and_takes_nobody_along(
 
 def test_a_suspect_is_harmless_after_some_tokens() -> None:
     request = Resuming(KeptMemory())
-    request.began(begun(), 0, 0.0)
+    request.began(begun(), 0.0)
     request.lost("suspect", 1.0, 2.0)
-    request.began(begun(), 5, 3.0)
-    request.made(5 + TRIAL_TOKENS - 1, 4.0)
-    assert request.is_suspect
-    request.made(5 + TRIAL_TOKENS, 4.0)
-    assert not request.is_suspect
+    request.submit(None)
+    request.began(begun(), 3.0)
+    request.count(TRIAL_TOKENS - 1, 4.0)
+    assert request.is_suspect and request.on_trial
+    request.count(1, 4.0)
+    assert not request.is_suspect and not request.on_trial

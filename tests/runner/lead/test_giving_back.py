@@ -177,7 +177,7 @@ def outliving(
     for death, (steps, credit, lost) in enumerate([*lives, (10_000, 10_000, 0)]):
         made = opened(prepared, credit, so_far, death)
         made.text.started(0, 2)
-        fate.began(unpack_to_gateway(pack_to_gateway(made.text.begun())), 0, 0.0)
+        fate.began(made.text.begun(), 0.0)
         for choice in made.text.complete:
             made.text.row_finished(choice, "stop", COST, 0.0)
         for step in range(steps):
