@@ -111,9 +111,9 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-installs prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
+prove: prove-installs prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-resume prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-installs prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool
+.PHONY: prove-resume prove-installs prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool
 
 # uv, pipx and pip from PyPI, into empty caches: some 400 MB
 prove-installs: $(READY)
@@ -147,7 +147,7 @@ prove-fuzz: $(READY)
 
 # files of nodes that another target runs whole
 ELSEWHERE := churn cluster counts edge failures_remembered fair_rows faults folders fuzz gguf_folders installs \
-	llama_faults mixed_clusters partition pool_mixed_load pool_rules ports record_kills refused_loads secrets selftest soak templates two_nodes
+	llama_faults mixed_clusters partition pool_mixed_load pool_rules ports record_kills refused_loads resumes secrets selftest soak templates two_nodes
 
 prove-nodes: $(READY)
 	$(PROVE) tests/processes $(ELSEWHERE:%=--ignore=tests/processes/test_%.py) -m "proof and nodes"
@@ -158,6 +158,10 @@ prove-faults: $(READY)
 	rm -f prove-results/faults.jsonl
 	$(PROVE) tests/processes/test_faults.py tests/processes/test_halted_node.py \
 		tests/processes/test_llama_faults.py
+
+prove-resume: $(READY)
+	rm -f prove-results/resume.jsonl
+	$(PROVE) tests/processes/test_resumes.py
 
 prove-cluster: $(READY)
 	rm -f prove-results/cluster.jsonl
