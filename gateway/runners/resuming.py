@@ -233,8 +233,8 @@ class Resuming:
             self.is_suspect = False
 
     def news(self, entries: list[Entry]) -> tuple[list[Entry], list[int]]:
-        """Return the entries without those of choices that ended at a lost runner, which the next
-        one makes again from their last token on; and the choice of each piece left out."""
+        """Return the entries without those of choices that ended at a lost runner, and the choice
+        of each piece left out. The next runner makes such a choice again from its last token on."""
         if not self.deaths or not self.over:
             return entries, []
         ended = [
