@@ -6,7 +6,7 @@ The wait of a request ends when an instance is ready and has a place, at a deadl
 is hopeless. Waiting is hopeless if the leader finds no place for the model or gave up all its
 instances, or if no instance answers. While the leader has given a model up, new requests for it are
 refused immediately. Such a request still counts as demand for some seconds, because the leader
-retries models in demand. A request whose runner was lost waits for that retry.
+retries models in demand. A request whose runner was lost waits until the load deadline.
 
 A model that is on no disk is pulled first. The pull has its own deadlines; the deadline for loading
 begins once a node lists the model. A request that was recalled for something urgent waits as long
@@ -127,9 +127,7 @@ class WaitingRoom:
             if self._catalog.ready(model):
                 self._give_out(model)
             elif given_up := self._catalog.given_up(model):
-                for request in list(self._waiting_for(model)):
-                    if not request.resuming.deaths:
-                        self._on_refused(request, given_up)
+                self._refuse_all(model, given_up)
 
     def tick(self, now: float, woke_at: float) -> None:
         """Publish the demand and end hopeless waits. The owner calls this method several times a
@@ -289,10 +287,12 @@ class WaitingRoom:
                 self._on_refused(request, silent)
 
     def _refuse_all(self, model: ModelId, refusal: Refusal) -> None:
-        """Refuse all waiters of a model, unless an instance is ready."""
+        """Refuse all waiters of a model, unless an instance is ready. A request whose runner was
+        lost waits on, because a cooldown ends and a node may return."""
         if not self._catalog.ready(model):
-            for request in self._waiting_for(model):
-                self._on_refused(request, refusal)
+            for request in list(self._waiting_for(model)):
+                if not request.resuming.deaths:
+                    self._on_refused(request, refusal)
 
     def _publish(self) -> None:
         now = self._bus.reactor.now()
