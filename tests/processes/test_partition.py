@@ -89,7 +89,7 @@ def test_a_cut_fails_what_crosses_it_and_heals_under_one_holder(
     others = [n for n in cluster.nodes if n is not lone]
     placed = alone_on(cluster, lone)
     expected = lone.chat(STORY, **LONG).json()["choices"][0]["message"]["content"]
-    crossing = others[0].stream(STORY, **LONG).flowing()
+    crossing = others[0].stream(STORY, **LONG, x_resume=False).flowing()
     within = lone.stream(STORY, **LONG).flowing()
     number = cluster.nodes.index(lone)
     at = wire.cut([number], [n for n in range(NODES) if n != number])
