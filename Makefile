@@ -113,7 +113,7 @@ bench: $(READY)
 
 prove: prove-installs prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-resume prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-resume prove-installs prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool
+.PHONY: prove-resume prove-installs prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool bench-kv-disk
 
 # uv, pipx and pip from PyPI, into empty caches: some 400 MB
 prove-installs: $(READY)
@@ -189,6 +189,9 @@ prove-kv: $(READY)
 	rm -f prove-results/kv.jsonl
 	$(PROVE) tests/runner/mlx/test_kv_widths.py tests/runner/mlx/test_kv_windows.py tests/runner/test_group_kv.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table kv; exit $$said
+
+bench-kv-disk: $(READY)
+	$(BIN)/python -m tests.bench.kv_disk
 
 prove-selftest: $(READY)
 	$(PROVE) tests/processes/test_selftest.py

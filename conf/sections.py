@@ -41,7 +41,6 @@ def words(value: Any) -> Any:
 
 Words = Annotated[tuple[str, ...], BeforeValidator(words)]
 """A list of words: an array in TOML; comma-separated or a JSON array in the environment."""
-
 MOST_THREADS = 256
 PREFIX = "SHOAL_"
 """Environment variables with this prefix are settings."""
@@ -58,9 +57,8 @@ def _is_network(text: str) -> bool:
 
 
 def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
-    for network in networks:
-        if not _is_network(network):
-            raise ValueError(f"{network!r} is no IP address or network; write it as 10.0.0.0/8")
+    for network in (network for network in networks if not _is_network(network)):
+        raise ValueError(f"{network!r} is no IP address or network; write it as 10.0.0.0/8")
     return networks
 
 
@@ -140,6 +138,9 @@ class RunnerSettings(BaseModel):
     parity: Literal["exact", "fast"]
     spare: bool
     kv: KvKind
+    kv_disk_bytes: int = Field(ge=0)
+    kv_disk_min_tokens: int = Field(ge=128, le=1_000_000)
+    kv_disk_hours: float = Field(gt=0.0, le=8760.0)
     metal_fast_synch: Literal["card", "on", "off"]
     speculate: Literal["auto", "off", "ngram"]
     llama_server: WholePath
@@ -147,9 +148,9 @@ class RunnerSettings(BaseModel):
     @field_validator("kv", mode="before")
     @classmethod
     def _is_a_kind(cls, kind: Any) -> Any:
-        if (wrong := not_a_kind(kind)) is not None:
-            raise ValueError(wrong)
-        return kind
+        if (wrong := not_a_kind(kind)) is None:
+            return kind
+        raise ValueError(wrong)
 
     @field_validator("blas")
     @classmethod
@@ -161,8 +162,7 @@ class RunnerSettings(BaseModel):
     @field_validator("blas_threads", mode="before")
     @classmethod
     def _counted(cls, threads: Any) -> Any:
-        text = str(threads)
-        if text == "auto" or (text.isdecimal() and 1 <= int(text) <= MOST_THREADS):
+        if threads == "auto" or (str(threads).isdecimal() and 1 <= int(threads) <= MOST_THREADS):
             return threads
         raise ValueError(f"must be `auto` or a number from 1 to {MOST_THREADS}")
 

@@ -5,19 +5,20 @@ Pure. The package `runner.schedule` decides; an `Engine` computes. The `StepPlan
 plan runs the same operations in the same order. (An embedding model has no steps: its `Embedder`
 takes prompts and returns their vectors.)
 
-Order within a step: release and preempt; evict; admit and apply prefix hits; prefill groups in
-order; decode all listed rows; insert prefixes. A row whose last prompt chunk is in this step's
-prefill samples its first token in this step and may decode from the next step on. The engine is
-one step ahead: `issue(n + 1)` comes before `read(n)`. So a row that finishes in n still runs in
-n + 1, and its token there is dropped.
+Order within a step: release and preempt; evict; admit; restore prefixes and apply hits; prefill
+groups in order; decode all listed rows; insert prefixes. A row whose last prompt chunk is in this
+step's prefill samples its first token in this step and may decode from the next step on. The engine
+is kept one step ahead: `issue(n + 1)` comes before `read(n)`. So a row that finishes in n still
+runs in n + 1, and its token there is dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NewType, Protocol
 
+from bus.models.kv_runs import DiskRun, PrefixDisk
 from bus.wire.array_frames import ArrayFrame
 from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Sampling
@@ -84,6 +85,24 @@ class PrefixInsert(ArrayFrame, frozen=True):
     length: int
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixSave:
+    """Write the kept prefix `entry`, whose tokens are those of `run`, to disk. Evicting the entry
+    ends that."""
+
+    entry: EntryId
+    run: DiskRun
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixRestore:
+    """Keep the first `length` tokens of a run, which has been read from disk, as entry `entry`."""
+
+    entry: EntryId
+    name: str
+    length: int
+
+
 class PrefillChunk(ArrayFrame, frozen=True):
     """Compute tokens[start:stop] of a row's prompt. Chunks of a row come in order, without gaps."""
 
@@ -116,6 +135,9 @@ class StepPlan:
     """Tokens that replace the sampled ones, by row; only the lead has them, as only it samples."""
     draft: tuple[TokenId, ...] = ()
     """Guessed tokens of the only row. The result, read before the next plan, has up to one more."""
+    save: tuple[PrefixSave, ...] = ()
+    restore: tuple[PrefixRestore, ...] = ()
+    """Prefixes to write to disk, and prefixes that were read from disk; only without a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +203,7 @@ class EngineFacts:
     pairs of such a step's columns, ascending, and its cost in plain steps, measured at load. Rows
     may use one of `adapters`; `refused_adapters` says why others cannot be applied. `weights_bytes`
     includes adapters.
+    Prefixes of at least `disk_tokens` tokens can be written to disk (0: none).
     """
 
     weights_bytes: int
@@ -198,6 +221,7 @@ class EngineFacts:
     adapters: frozenset[str] = frozenset()
     verifies: bool = False
     draft_costs: tuple[tuple[int, float], ...] = ()
+    disk_tokens: int = 0
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def why_no_adapter(self, name: str) -> str | None:
@@ -285,69 +309,6 @@ class Maker(Protocol):
         ...
 
 
-class EmbedderFacts(Protocol):
-    """Facts of a loaded embedding model. A vector has `dimensions` numbers by default. A request
-    may choose another length if `allows_dimensions`: one of `dimension_choices`, or any length up
-    to `width` if `any_dimensions`. An input has at most `max_tokens`."""
-
-    @property
-    def dimensions(self) -> int:
-        """Return the default length of a vector."""
-        ...
-
-    @property
-    def allows_dimensions(self) -> bool:
-        """Return whether requests may choose another length."""
-        ...
-
-    @property
-    def dimension_choices(self) -> tuple[int, ...]:
-        """Return the lengths that a request may choose."""
-        ...
-
-    @property
-    def any_dimensions(self) -> bool:
-        """Return whether any length up to `width` is allowed."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Return the maximum length of a vector."""
-        ...
-
-    @property
-    def max_tokens(self) -> int:
-        """Return the maximum tokens of an input, including the special tokens."""
-        ...
-
-
-class Embedder(Protocol):
-    """Computes vectors. All calls come from the thread that loaded the model; an exception from any
-    of them is fatal."""
-
-    @property
-    def facts(self) -> EmbedderFacts:
-        """Return the facts of the model."""
-        ...
-
-    def embed(self, prompts: Sequence[Sequence[int]], dimensions: int | None) -> list[bytes]:
-        """Return the vector of each prompt, in order, as little-endian 32-bit floats. Vectors do
-        not depend on other prompts."""
-        ...
-
-    def memory(self) -> EngineMemory:
-        """Return the bytes in use now; does not wait for the device."""
-        ...
-
-    def rest(self) -> None:
-        """Free unused memory; called after a short idle time."""
-        ...
-
-    def close(self) -> None:
-        """Close the engine; no calls follow."""
-        ...
-
-
 class StepEngine(Protocol):
     """Computes steps. All calls come from the thread that loaded the model. An error of a single
     row (a grammar's dead end, a sampler that raises) is a `RowFailure`; an exception from any call
@@ -378,7 +339,13 @@ class StepEngine(Protocol):
 
 
 class Engine(StepEngine, Protocol):
-    """Computes the plans of a scheduler, alone or as the lead of a group."""
+    """Computes the plans of a scheduler, alone or as the lead of a group. `disk` None: prefixes are
+    kept in memory only."""
+
+    @property
+    def disk(self) -> PrefixDisk | None:
+        """Return the prefixes on disk."""
+        ...
 
     def issue(self, plan: StepPlan) -> None:
         """Start step `plan.step`, which is one more than the last issued step. Returns before the

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from bus.models.kv_files import KvLimits, kv_root
 from bus.models.tasks import ENGINES_FILE
 from bus.process.installation import ENVIRONMENTS
 from bus.process.supervisor import Supervisor
@@ -30,6 +31,7 @@ from worker.transfer.thread import WeightsSettings
 NOT_IN_SPECS = {
     *("blas", "blas_threads", "parity", "constrain_tools"),
     *("group_connect_s", "spare", "kv", "metal_fast_synch", "llama_server", "speculate"),
+    *("kv_disk_bytes", "kv_disk_min_tokens", "kv_disk_hours"),
 }
 """Runner settings that a `RunnerSpec` does not contain."""
 MEASURE_AGAIN = (sys.executable, "-P", "-m", "conf.blas")
@@ -88,6 +90,12 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         engines_file=settings.paths.config / ENGINES_FILE,
         environments=settings.paths.data / ENVIRONMENTS,
         memory_speed=settings.paths.measured / "memory-speed.json" if is_linux else None,
+        kv_files=KvLimits(
+            kv_root(settings.paths.state),
+            most_bytes=runner.kv_disk_bytes,
+            least_tokens=runner.kv_disk_min_tokens,
+            unused_s=3600 * runner.kv_disk_hours,
+        ),
     )
 
 

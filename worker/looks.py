@@ -2,7 +2,8 @@
 
 The worker's loop starts a scan and collects its result later, so a disk that does not respond
 delays only scans. A slow scan is followed by a longer pause: scanning takes at most a twentieth of
-a core. The thread also writes when each model was last used.
+a core. The thread also writes when each model was last used, and deletes the KV of deleted models
+and KV that was not used for long.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from time import monotonic
 
+from bus.models.kv_files import KvLimits, delete_gone, evict
 from bus.process.logs import Log
 from bus.wire.cards import PassedOver
 from bus.wire.ids import ModelId
@@ -24,6 +26,8 @@ PAUSE_S = 0.75
 PAUSE_SHARE = 20.0
 CLOSE_S = 2.0
 STUCK_S = 30.0
+SWEEP_S = 20.0
+"""KV files are looked through this often, so that those of a deleted model go within a minute."""
 """A scan of the disk that takes longer than this many seconds is logged."""
 MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
 """The most unlisted entries, and the most characters of their texts, in the node card and in the
@@ -43,9 +47,13 @@ class Looks:
     """Scans the model folders of `models` in a thread of its own. Its methods are called in the
     loop's thread only."""
 
-    def __init__(self, models: LocalModels, last_used: LastUsed) -> None:
+    def __init__(
+        self, models: LocalModels, last_used: LastUsed, kv_files: KvLimits | None = None
+    ) -> None:
         self._models = models
         self._last_used = last_used
+        self._kv_files = kv_files
+        self._swept_at = float("-inf")
         self._jobs: SimpleQueue[Mapping[ModelId, int] | None] = SimpleQueue()
         self._done: SimpleQueue[DiskLook | Exception] = SimpleQueue()
         self._came: frozenset[ModelId] | None = None
@@ -91,10 +99,20 @@ class Looks:
             try:
                 self._last_used.keep(used)
                 result: DiskLook | Exception = self._models.scan()
+                self._sweep(result)
             except Exception as error:
                 result = error
             self._took_s = monotonic() - began_at
             self._done.put(result)
+
+    def _sweep(self, seen: DiskLook) -> None:
+        """Delete the KV files that may not stay: of models that are gone from this disk, too old
+        ones, and those above the limit."""
+        limits = self._kv_files
+        if limits is not None and monotonic() - self._swept_at >= SWEEP_S and limits.root.exists():
+            self._swept_at = monotonic()
+            delete_gone(limits.root, [*seen.cards, *seen.parts])
+            evict(limits)
 
 
 class Notices:

@@ -14,6 +14,7 @@ from typing import Any
 
 from bus.client import BusClient
 from bus.links.transport import Link
+from bus.models.kv_files import KvLimits
 from bus.process.clock import wall
 from bus.process.identity import new_boot
 from bus.process.supervisor import Supervisor
@@ -82,6 +83,8 @@ class WorkerSettings:
     environments: Path | None = None
     memory_speed: Path | None = None
     """The file with the measured speed of this machine's memory; None: it is not measured."""
+    kv_files: KvLimits | None = None
+    """The limits of the folder with the KV of long prompts; None: there is no such folder."""
 
 
 class Worker:
@@ -145,7 +148,7 @@ class Worker:
         client.on_state.append(self._on_state)
         self._join()
         self._saw(Looked(self._models.scan(), frozenset()))
-        self._looks = Looks(self._models, self._last_used)
+        self._looks = Looks(self._models, self._last_used, settings.kv_files)
         self._slots.list_slots()
         reactor.every(settings.timing.list_s, self._slots.list_if_due)
         reactor.every(TICK_S, self._tick)

@@ -1,5 +1,5 @@
 """The contents of files of models and of operators: model cards, LoRA adapters, embedding models,
-GGUF files, folders of models, tasks and clients.
+GGUF files, folders of models, tasks and clients; and KV on disk.
 
 Several services read these files, so the rules are in this one package. Nothing in it is sent to
 other processes: it imports `bus.wire`, and `bus.wire` never imports it. The names below are its
@@ -10,6 +10,26 @@ itself.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from bus.models import cards, embedding_models, gguf, held_models, lora, model_folders, tasks
+    from bus.models import (
+        cards,
+        embedding_models,
+        gguf,
+        held_models,
+        kv_files,
+        kv_runs,
+        lora,
+        model_folders,
+        tasks,
+    )
 
-__all__ = ["cards", "embedding_models", "gguf", "held_models", "lora", "model_folders", "tasks"]
+__all__ = [
+    "cards",
+    "embedding_models",
+    "gguf",
+    "held_models",
+    "kv_files",
+    "kv_runs",
+    "lora",
+    "model_folders",
+    "tasks",
+]

@@ -113,6 +113,10 @@ VERBS: Mapping[str, Verb | Group] = {
             "again."
             ), "verbs.store.storage"),
     }),
+    "kv": Group("KV of long prompts on this node's disk.", {
+        "ls": Verb("List the models with KV on disk.", "verbs.store.kv", here=True),
+        "purge": Verb("Delete KV on disk, of one model or of all.", "verbs.store.kv", here=True),
+    }),
     "engine": Group("Packages for programs of engines.toml, such as vLLM.", {
         "ls": Verb("List the environments of this machine.", "verbs.engines", here=True),
         "add": Verb("Make an environment with pinned packages.", "verbs.engines",

@@ -10,7 +10,6 @@ their readings at the time of the scrape.
 # (prometheus_client's collectors are not typed throughout)
 from __future__ import annotations
 
-from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from bus.process.stalls import BOUNDS_S, StallCounts
 from bus.wire.accelerators import HardwareReading
 from bus.wire.messages.readings import DemandReading, LinkReading, RunnerReading
 from gateway.view.counters import DRAFTS, ITL_BOUNDS_S, Counters, HistogramTotals, NodeTotals
+from gateway.view.runner_metrics import RunnerMetrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FLUSH_S = 1.0
@@ -171,7 +171,7 @@ class Metrics:
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)
-        scraped.register(_Readings(runners, demands))
+        scraped.register(RunnerMetrics(runners, demands))
         scraped.register(_Loops(stalls))
         if sensors is not None:
             scraped.register(_Sensors(sensors))
@@ -330,71 +330,3 @@ class NodeTraffic(Collector):
             sent.add_metric(labels, crossed.sent_bytes)
             received.add_metric(labels, crossed.received_bytes)
         yield from (sent, received)
-
-
-@dataclass(frozen=True, eq=False)
-class _Readings(Collector):
-    """Runners' readings as metrics, with the name stems that dashboards expect. Prometheus uses
-    `instance` for the scraped target, so our instances are labelled `instance_id`."""
-
-    runners: list[RunnerReading]
-    demands: list[DemandReading]
-
-    def collect(self) -> Iterator[Metric]:
-        names = ("model_name", "instance_id", "node")
-        gauge = partial(GaugeMetricFamily, labels=names)
-        counter = partial(CounterMetricFamily, labels=names)
-        running = gauge("shoal_num_requests_running", "Requests in the batch.")
-        waiting = gauge(
-            "shoal_num_requests_waiting",
-            "Requests queued at runners; instance_id is empty for requests that wait for a load.",
-        )
-        kv_ratio = gauge("shoal_kv_cache_usage_ratio", "KV cache in use, 0 to 1.")
-        speed = gauge("shoal_generation_tokens_per_second", "Tokens generated in the last second.")
-        hits = counter("shoal_prefix_cache_hits", "Prompts with a cached prefix.")
-        hit_tokens = counter(
-            "shoal_prefix_cache_hit_tokens", "Prompt tokens taken from the prefix cache."
-        )
-        preemptions = counter("shoal_num_preemptions", "Rows preempted for lack of memory.")
-        ends = counter("shoal_num_memory_ends", "Rows ended because a rank used too much memory.")
-        memory = gauge("shoal_runner_memory_bytes", "Accelerator memory in use.")
-        more = _rank_memory()
-        for runner in self.runners:
-            labels = (str(runner.model), str(runner.instance), str(runner.node))
-            memory.add_metric(labels, runner.active_bytes)
-            for family, value in zip(
-                more, (runner.limit_bytes, runner.cache_bytes, runner.peak_bytes), strict=True
-            ):
-                family.add_metric((*labels, str(runner.rank)), value)
-            if runner.rank:
-                continue
-            running.add_metric(labels, runner.running)
-            waiting.add_metric(labels, runner.waiting)
-            kv_ratio.add_metric(labels, runner.kv_bytes / max(1, runner.kv_limit_bytes))
-            speed.add_metric(labels, runner.generation_tokens_per_s)
-            hits.add_metric(labels, runner.prefix_hits)
-            hit_tokens.add_metric(labels, runner.prefix_hit_tokens)
-            preemptions.add_metric(labels, runner.preemptions)
-            ends.add_metric(labels, runner.memory_ends)
-        wanted = Counts[tuple[str, str]]()
-        for reading in self.demands:
-            for model in reading.models:
-                wanted[model.model, reading.node] += model.waiting
-        for (name, node), count in wanted.items():
-            waiting.add_metric((name, "", node), count)
-        counted = (running, waiting, kv_ratio, speed, hits, hit_tokens, preemptions, ends)
-        yield from (*counted, memory, *more)
-
-
-def _rank_memory() -> tuple[GaugeMetricFamily, ...]:
-    """Return gauges of each rank's memory other than the memory in use: the limit, the cached bytes
-    and the peak bytes."""
-    names = ("model_name", "instance_id", "node", "rank")
-    return tuple(
-        GaugeMetricFamily(f"shoal_runner_memory_{name}_bytes", help_text, labels=names)
-        for name, help_text in (
-            ("limit", "Memory reserved for the rank."),
-            ("cache", "Freed memory, cached for the next array."),
-            ("peak", "Peak memory in use."),
-        )
-    )

@@ -4,6 +4,7 @@ Each vector belongs to one input, and the other inputs of its batch do not chang
 """
 
 from runner.embedding.batches import Batch, BatchPace, next_batch
+from runner.embedding.embedder import Embedder, EmbedderFacts
 from runner.embedding.embedding_responder import EmbeddingResponder
 from runner.embedding.inputs import InputsReader, InputsText, PreparedInputs
 from runner.embedding.loop import Embedded, EmbeddingLoop
@@ -13,6 +14,8 @@ __all__ = [
     "Batch",
     "BatchPace",
     "Embedded",
+    "Embedder",
+    "EmbedderFacts",
     "EmbeddingLoop",
     "EmbeddingResponder",
     "InputsReader",

@@ -13,10 +13,10 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import InputsPrompt, Usage
 from runner.embedding.batches import next_batch
+from runner.embedding.embedder import EmbedderFacts
 from runner.embedding.inputs import PreparedInputs, no_text
 from runner.embedding.loop import Embedded, EmbeddingLoop
 from runner.embedding.open_embedding import OpenEmbedding
-from runner.engine import EmbedderFacts
 from runner.serving import OpenRequest, RequestServer, too_many
 from runner.text import TextThread
 

@@ -13,7 +13,8 @@ from queue import Empty, SimpleQueue
 from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
 from runner.embedding.batches import Batch, BatchPace
-from runner.engine import Embedder, EmbedderFacts, EngineStatus, LoadProgress
+from runner.embedding.embedder import Embedder, EmbedderFacts
+from runner.engine import EngineStatus, LoadProgress
 
 IDLE_S = 0.5
 """After this idle time the engine frees its unused memory."""

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 
 from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
-from runner.engine import Engine, EngineFacts, EngineStatus, LoadProgress, StepResult
+from runner.engine import (
+    Engine,
+    EngineFacts,
+    EngineStatus,
+    LoadProgress,
+    StepPlan,
+    StepResult,
+)
 from runner.group.rank_recorder import RankRecorder
 from runner.lead.memory_watch import MemoryWatch
 from runner.schedule import STEPS_AHEAD, RowEvent, Scheduler, SchedulerLoad
@@ -46,7 +53,8 @@ class LeadLoop:
     is called from the engine's thread and must not block. `watch` reports a lack of memory. `facts`
     and `scheduler` are None until the engine is loaded. The main thread uses the scheduler only
     with the lock held (`scheduling`). Only this thread writes `status`. `spans` records what this
-    rank does for traced requests, in a group.
+    rank does for traced requests, in a group. `say` is called with what an operator should know
+    about the prefixes on disk.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class LeadLoop:
         self.scheduler: Scheduler | None = None
         self.status = EngineStatus()
         self.spans: RankRecorder | None = None
+        self.say: Callable[[str], None] = lambda _text: None
 
     # --- the main thread -------------------------------------------------------------------
 
@@ -110,6 +119,8 @@ class LeadLoop:
         self.facts = engine.facts
         self.scheduler = self._schedule(engine.facts)
         self.status.memory = engine.memory()
+        if engine.disk is not None:
+            engine.disk.wake, engine.disk.say = self._wake.set, self.say
 
     def run(self) -> None:
         """Compute what the scheduler plans until `stop`, then close the engine."""
@@ -127,11 +138,8 @@ class LeadLoop:
         while not self._stopping:
             self._wake.clear()
             now = clock_now()
-            with self._lock:
-                events += scheduler.advance(now)
-                plan, more = scheduler.plan(now)
-                events += more
-                unread = scheduler.unread
+            plan, more, unread = self._plan(engine, scheduler, now)
+            events += more
             if events:
                 news = Stepped(status.steps_done, tuple(events), read_at, status.last_step_s, now)
                 self._post(news)
@@ -171,6 +179,23 @@ class LeadLoop:
         if spans is not None:
             spans.enter("host")
         return result
+
+    def _plan(
+        self, engine: Engine, scheduler: Scheduler, now: float
+    ) -> tuple[StepPlan | None, list[RowEvent], int]:
+        """Return the next plan, the events of deciding it, and the number of unread steps. Also
+        pass the reports of the files' threads to the scheduler, and its orders to them."""
+        reports = [] if engine.disk is None else engine.disk.reports()
+        with self._lock:
+            if scheduler.disk is not None:
+                scheduler.disk.take(reports, now)
+            events = scheduler.advance(now)
+            plan, more = scheduler.plan(now)
+            unread = scheduler.unread
+            orders = [] if scheduler.disk is None else scheduler.disk.orders(now)
+        if engine.disk is not None:
+            engine.disk.submit(orders)
+        return plan, [*events, *more], unread
 
     def _look(self, engine: Engine, scheduler: Scheduler) -> None:
         """Pass this rank's memory measurement to the scheduler, if one is due."""

@@ -20,10 +20,10 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 
+from bus.models.kv_files import KvLimits
 from bus.process.memory import give_back, hold
 from bus.wire.kv import KvKind
 from runner.engine import (
@@ -38,10 +38,11 @@ from runner.engine import (
 from runner.group.lockstep import RankContext, RankFacts
 from runner.library import maybe_set_recommended_wired_limit
 from runner.mlx.adapters import AdapterBank
-from runner.mlx.forward import Forward
-from runner.mlx.kv import PrefixStore, copy_of, evaluated
-from runner.mlx.model.capabilities import Capabilities, Shape, adapters_agree, measure, try_out
+from runner.mlx.forward import Forward, try_model
+from runner.mlx.kv import PrefixStore, RunFiles, copy_of, evaluated
+from runner.mlx.model.capabilities import Capabilities, measure
 from runner.mlx.model.compiled_decode import TraceStart
+from runner.mlx.model.content import kv_keys
 from runner.mlx.model.cores import OwnThreads, Threads
 from runner.mlx.model.device import on_gpu
 from runner.mlx.model.kernels import KernelCache
@@ -56,17 +57,11 @@ from runner.mlx.model.load import (
     load_weights,
 )
 from runner.mlx.ranks.comm import Comm, GroupComm, meet
-from runner.mlx.ranks.layer_probe import Unsplittable
-from runner.mlx.ranks.pipeline_stage import StageModel
 from runner.mlx.ranks.shard import own_part
 from runner.mlx.sampling import AdmittedRows, EngineRow, GrammarMasks, PendingStep, result_of
 
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64
-_BLOCK_BYTES = 512 << 10
-NO_ROWS_APART = (
-    "rows of this model family influence each other, so adapters cannot be chosen per row"
-)
 
 __all__ = ["MlxEngine", "Precision", "UnloadableModel", "load_engine"]
 
@@ -83,6 +78,7 @@ def load_engine(
     rank_context: RankContext | None = None,
     threads: Threads | None = None,
     drafts: bool = False,
+    disk: tuple[KvLimits, str] | None = None,
 ) -> MlxEngine:
     """Load the model in `path` into the calling thread, which then owns the engine. Raises
     UnloadableModel with the reason.
@@ -92,6 +88,7 @@ def load_engine(
     `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may lower the
     model's own context, not raise it. `kv` says how growing KV is stored, if the model supports
     that. `threads` are the CPU's BLAS threads. `drafts`: measure what drafts cost.
+    `disk`: limits of prefix files, the model's name.
     """
     comm = Comm()
     if rank_context is None:
@@ -109,6 +106,8 @@ def load_engine(
         )
         if drafts:
             engine.try_drafts()
+        if disk is not None and disk[0].most_bytes and comm.size == 1 and engine.facts.trims:
+            engine.use_files(RunFiles(*disk, kv_keys(path, loaded.precision, kv, bank.digests)))
     except Exception as error:
         raise UnloadableModel(f"{path.name}: {type(error).__name__}: {error}") from error
     progress(LoadProgress("ready", loaded.weights_bytes, loaded.weights_bytes))
@@ -131,7 +130,7 @@ class MlxEngine:
     ) -> None:
         head = LastTokenHead(loaded.module)
         context_tokens = context_of(loaded.config, context_tokens)
-        shape, capabilities = _try_model(
+        shape, capabilities = try_model(
             loaded, head, adapters, partial(measure, kind=kv, context_tokens=context_tokens)
         )
         head.narrows = capabilities.narrows
@@ -184,9 +183,8 @@ class MlxEngine:
         self._drafted: EngineRow | None = None
         """The row whose draft is being verified."""
         self._last_done = 0.0
-        self._issued = 0
+        self._issued = self._read = 0
         self._rests = False
-        self._read = 0
         self._lost: tuple[RowId, ...] = ()
         mx.clear_cache()
 
@@ -194,6 +192,15 @@ class MlxEngine:
     def hears(self) -> bool:
         """Return whether results contain the sampled tokens: not in the middle of a pipeline."""
         return self._comm.hears
+
+    @property
+    def disk(self) -> RunFiles | None:
+        return self._prefixes.files
+
+    def use_files(self, files: RunFiles) -> None:
+        """Write prefixes to these files, and read them back, from now on."""
+        self._prefixes.files = files
+        self.facts = replace(self.facts, disk_tokens=files.least_tokens)
 
     def issue(self, plan: StepPlan) -> None:
         """Send the followers the plan and start the step. Waits only for tokens of grammar rows,
@@ -257,6 +264,7 @@ class MlxEngine:
     def rest(self) -> None:
         """Free unused memory, until the next step."""
         self._rests = True
+        self._prefixes.hand_over(self._read)
         self._threads.rest()
         mx.clear_cache()
         give_back(_come_and_go)
@@ -267,13 +275,14 @@ class MlxEngine:
         mx.synchronize()
         self._pending.clear()
         self._rows.clear()
-        self._prefixes.clear()
+        self._prefixes.close()
         self._tracing.close()
         self._forward.close()
         mx.clear_cache()
 
     def _compute(self, plan: StepPlan, pending: PendingStep) -> None:
         self._threads.work()
+        self._prefixes.hand_over(self._read)
         self._open(plan)
         for group in plan.prefill:
             chunks = [
@@ -291,6 +300,8 @@ class MlxEngine:
         for insert in plan.insert:
             if (row := self._rows.get(insert.row)) is not None:
                 self._keep(insert.entry, row, insert.length)
+        if plan.save:
+            self._comm.submit(self._prefixes.save(plan.step, plan.save))
         for failure in pending.failures:
             self._rows.fail(failure.row)
         self._pending.append(pending)
@@ -307,6 +318,8 @@ class MlxEngine:
             mx.clear_cache()
         for entry in plan.evict:
             self._prefixes.evict(entry)
+        for restored in plan.restore:
+            self._prefixes.restore(restored, self._forward.new_caches(0))
         for hit in plan.hits:
             if (row := self._rows.get(hit.row)) is not None:
                 row.start_from(self._prefixes, hit)
@@ -368,33 +381,4 @@ class MlxEngine:
 
 def _come_and_go() -> None:
     """Allocate and free a block of arrays, so that glibc returns free memory (`give_back`)."""
-    mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
-
-
-def _try_model(
-    loaded: LoadedWeights,
-    head: LastTokenHead,
-    adapters: AdapterBank,
-    measured: Callable[[Any], Shape],
-) -> tuple[Shape, Capabilities]:
-    """Return the model's (or this rank's part's) KV layout and capabilities. Refuses adapters that
-    cannot be chosen per row."""
-    model = loaded.model
-    if not isinstance(model, StageModel):
-        shape = measured(model)
-        _try_adapters(model, shape, adapters)
-        return shape, try_out(model, shape, head)
-    try:
-        with model.rehearsal():
-            shape = replace(measured(model), vocabulary=model.vocabulary)
-            _try_adapters(model, shape, adapters)
-            capabilities = try_out(model, shape, head)
-    except Exception as error:
-        family = loaded.config.get("model_type", "the model")
-        raise Unsplittable(f"{family} cannot be split between ranks: {error}") from error
-    return shape, capabilities
-
-
-def _try_adapters(model: Any, shape: Shape, adapters: AdapterBank) -> None:
-    if adapters.names and not adapters_agree(model, shape, adapters):
-        adapters.refuse(dict.fromkeys(adapters.names, NO_ROWS_APART))
+    mx.eval(mx.zeros(512 << 10, dtype=mx.uint8) + 1)

@@ -13,8 +13,9 @@ and ends the group.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -25,12 +26,21 @@ from runner.engine import PrefillChunk, RowFailure
 from runner.mlx.adapters import AdapterBank
 from runner.mlx.kv import GroupKV, GroupShape, evaluated
 from runner.mlx.microbatch import Microbatch, microbatch_for, record
-from runner.mlx.model.capabilities import Capabilities, Shape, new_caches, trace_agrees
+from runner.mlx.model.capabilities import (
+    Capabilities,
+    Shape,
+    new_caches,
+    refuse_mutual,
+    trace_agrees,
+    try_out,
+)
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.model.device import compiles_shapes
 from runner.mlx.model.draft_trial import DraftTrial, try_drafts
 from runner.mlx.model.last_token_head import LastTokenHead
+from runner.mlx.model.load import LoadedWeights
 from runner.mlx.ranks.comm import Comm
+from runner.mlx.ranks.layer_probe import Unsplittable
 from runner.mlx.ranks.pipeline_stage import StageModel
 from runner.mlx.sampling import (
     EngineRow,
@@ -337,3 +347,27 @@ class Forward:
         self._comm.submit(drawn.arrays())
         row.token = drawn.tokens
         record(pending.decoded, drawn, [(0, row)])
+
+
+def try_model(
+    loaded: LoadedWeights,
+    head: LastTokenHead,
+    adapters: AdapterBank,
+    measured: Callable[[Any], Shape],
+) -> tuple[Shape, Capabilities]:
+    """Return the model's (or this rank's part's) KV layout and capabilities. Refuses adapters that
+    cannot be chosen per row."""
+    model = loaded.model
+    if not isinstance(model, StageModel):
+        shape = measured(model)
+        refuse_mutual(model, shape, adapters)
+        return shape, try_out(model, shape, head)
+    try:
+        with model.rehearsal():
+            shape = replace(measured(model), vocabulary=model.vocabulary)
+            refuse_mutual(model, shape, adapters)
+            capabilities = try_out(model, shape, head)
+    except Exception as error:
+        family = loaded.config.get("model_type", "the model")
+        raise Unsplittable(f"{family} cannot be split between ranks: {error}") from error
+    return shape, capabilities

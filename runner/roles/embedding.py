@@ -12,8 +12,14 @@ from bus.process.clock import wall
 from bus.process.memory import keep
 from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.readings import RunnerReading
-from runner.embedding import Embedded, EmbeddingLoop, EmbeddingResponder, InputsText, PreparedInputs
-from runner.engine import Embedder
+from runner.embedding import (
+    Embedded,
+    Embedder,
+    EmbeddingLoop,
+    EmbeddingResponder,
+    InputsText,
+    PreparedInputs,
+)
 from runner.lifecycle import PREPARES_S
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import (

@@ -98,4 +98,8 @@ class RunnerMeter:
             memory_ends=load.memory_ends,
             row_tokens_per_s=1.0 / load.row_s if load.row_s else 0.0,
             found=dict(self.facts_found),
+            kv_disk_hits=load.disk.hits,
+            kv_disk_hit_tokens=load.disk.hit_tokens,
+            kv_disk_read_bytes=load.disk.read_bytes,
+            kv_disk_written_bytes=load.disk.written_bytes,
         )

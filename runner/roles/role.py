@@ -26,9 +26,8 @@ from bus.wire.messages.control import GroupSpec, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.tokens import Cancel
 from runner import lifecycle
-from runner.embedding import InputsReader
+from runner.embedding import Embedder, InputsReader
 from runner.engine import (
-    Embedder,
     Engine,
     EngineStatus,
     FollowingEngine,

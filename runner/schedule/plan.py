@@ -7,7 +7,8 @@ priority.
 - Reserve memory for running rows. If KV is short, preempt a row of the requester with the most
 rows: its youngest row of the lowest priority.
 - Admit waiting rows: rows of the requester with the fewest rows first, then by priority, then by
-age. A row that waits for memory is not overtaken.
+age. A row that waits for memory is not overtaken. A row whose prefix is on disk waits until it is
+read, if that takes less time than computing it.
 - Preempt rows in favour of rows that have waited and whose requesters have fewer rows.
 - Decode every row that can be decoded.
 - Compute prompt chunks, up to the prefill share of the time.
@@ -25,8 +26,9 @@ from collections.abc import Sequence
 from bus.wire.shares import Sharer
 from runner.engine import PrefixHit, StepPlan
 from runner.schedule.prefill import choose_prefill, keep_prefix
-from runner.schedule.prefix import PrefixMatch
+from runner.schedule.prefixes import PrefixMatch
 from runner.schedule.pressure import to_end
+from runner.schedule.restoring import restore, waits_for_disk, will_keep
 from runner.schedule.rows import Row, RowEvent, RowFailed, RowFinished, RowStarted
 from runner.schedule.speculation import add_draft
 from runner.schedule.table import OpenPlan, RowTable
@@ -61,6 +63,8 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
         digest=table.digest,
         forced=tuple(open_plan.forced),
         draft=() if open_plan.guess is None else open_plan.guess.tokens,
+        save=tuple(open_plan.save),
+        restore=tuple(open_plan.restore),
     )
     table.issue(open_plan)
     return plan, open_plan.events
@@ -259,7 +263,9 @@ def _waits_for_prefix(table: RowTable, open_plan: OpenPlan, row: Row) -> bool:
     if row.scores:
         return False
     match = table.prefixes.find(row.chain())
-    return _shares_soon(table, row, match) or (match is not None and match.entry in open_plan.fresh)
+    if _shares_soon(table, row, match) or (match is not None and match.entry in open_plan.fresh):
+        return True
+    return waits_for_disk(table, open_plan, row, 0 if match is None else match.length)
 
 
 def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
@@ -274,7 +280,7 @@ def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
         theirs = other.prompt
         if not other.keeps_prompt or mine.length <= block_tokens:
             continue
-        if mine.hashes[0] != theirs.hashes[0] or not _will_keep(table, theirs.length):
+        if mine.hashes[0] != theirs.hashes[0] or not will_keep(table, theirs.length):
             continue
         if table.facts.trims:
             pairs = zip(mine.hashes, theirs.hashes, strict=False)
@@ -287,12 +293,6 @@ def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
         if gain >= block_tokens:
             return True
     return False
-
-
-def _will_keep(table: RowTable, length: int) -> bool:
-    return table.cost_bytes([length]) <= min(
-        table.prefixes.limit_bytes, table.kv_bytes - table.live_bytes()
-    )
 
 
 def _make_place(table: RowTable, open_plan: OpenPlan, row: Row, givers: Sequence[Row]) -> bool:
@@ -355,6 +355,8 @@ def _enter(table: RowTable, open_plan: OpenPlan, row: Row) -> None:
     # Looked up again, for making a place may have evicted the first.
     match = None if row.scores else table.prefixes.find(row.chain())
     row_id = table.enter(row, open_plan.now)
+    if not row.scores:
+        match = restore(table, open_plan, row, match.length if match else 0) or match
     open_plan.admit.append(row.spec(row_id))
     if match is not None and match.entry not in open_plan.fresh:
         open_plan.hits.append(PrefixHit(row_id, match.entry, match.length))

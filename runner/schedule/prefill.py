@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runner.engine import PrefillChunk, PrefixInsert
+from runner.engine import PrefillChunk, PrefixInsert, PrefixSave
 from runner.schedule.budget import DEAR, LEAST_CHUNK
 from runner.schedule.costs import GroupSize
 from runner.schedule.rows import Row
@@ -263,6 +263,10 @@ def keep_prefix(table: RowTable, open_plan: OpenPlan, row: Row, length: int) -> 
     assert row.row_id is not None
     open_plan.evict.extend(decision.evict)
     open_plan.insert.append(PrefixInsert(decision.entry, row.row_id, length))
+    if table.disk is not None and table.disk.wants(row.chain(), length, decision.evict):
+        adapter = row.prepared.request.adapter or ""
+        run = table.disk.save(decision.entry, row.chain(), length, adapter)
+        open_plan.save.append(PrefixSave(decision.entry, run))
     open_plan.needed.add(decision.entry)
     open_plan.fresh.add(decision.entry)
     return True

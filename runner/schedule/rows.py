@@ -16,7 +16,7 @@ from bus.wire.ids import RequestId, TokenId
 from bus.wire.shares import Sharer
 from runner.engine import EntryId, PromptScores, RowId, RowSpec, SampledToken
 from runner.schedule.drafting import Draft, DraftTurns
-from runner.schedule.prefix import TokenChain
+from runner.schedule.prefixes import TokenChain
 from runner.text import PreparedRequest, ThinkingCount
 
 RowStatus = Literal["waiting", "prefilling", "decoding", "ended"]

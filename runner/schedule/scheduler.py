@@ -17,7 +17,7 @@ standing. Its rows are removed without an end event.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId, TokenId
@@ -28,7 +28,7 @@ from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
 from runner.schedule.intake import Arrival, Intake
 from runner.schedule.plan import plan_step
-from runner.schedule.prefix import TokenChain, kept_apart
+from runner.schedule.prefixes import DiskFigures, TokenChain, kept_apart
 from runner.schedule.rows import (
     Row,
     RowEvent,
@@ -70,17 +70,20 @@ class SchedulerLoad:
     memory_ends: int = 0
     row_s: float = 0.0
     """The measured seconds of a step of one row; 0: not measured."""
+    disk: DiskFigures = field(default_factory=DiskFigures)
 
 
 class Scheduler:
     """Schedules all rows of a runner, as the module describes. `facts` are the loaded model's;
     `settings` the operator's. `intake` refuses requests and makes places. `pressure` takes the
-    ranks' memory measurements, because of which the next plan may end a row."""
+    ranks' memory measurements, because of which the next plan may end a row. `disk` has the
+    prefixes on disk; None: there are none."""
 
     def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
         self._table = RowTable(facts, settings or ScheduleSettings())
         self.intake = Intake(self._table)
         self.pressure = self._table.pressure
+        self.disk = self._table.disk
         self._serial = 0
         self._planned_at = self._committed_at = float("-inf")
 
@@ -277,6 +280,8 @@ class Scheduler:
         before; None: never."""
         settings = self._table.settings
         instants: list[float] = []
+        if self._table.disk is not None and (read_by := self._table.disk.wake_at()) is not None:
+            instants.append(read_by)
         for row in self._table.rows.values():
             if row.deadline_at is not None:
                 instants.append(row.deadline_at)
@@ -305,6 +310,7 @@ class Scheduler:
             preemptions=table.preemptions,
             memory_ends=table.pressure.ended,
             row_s=table.costs.row_s,
+            disk=DiskFigures() if table.disk is None else replace(table.disk.figures),
         )
 
     def validate_state(self) -> None:

@@ -19,6 +19,8 @@ from runner.engine import (
     PrefillGroup,
     PrefixHit,
     PrefixInsert,
+    PrefixRestore,
+    PrefixSave,
     RowId,
     RowSpec,
     StepResult,
@@ -27,7 +29,7 @@ from runner.group.lockstep import digested
 from runner.schedule.budget import PrefillAccount, Timekeeper
 from runner.schedule.costs import CostModel, GroupSize
 from runner.schedule.drafting import Draft, costs_of
-from runner.schedule.prefix import BLOCK_TOKENS, PrefixIndex
+from runner.schedule.prefixes import BLOCK_TOKENS, DiskIndex, PrefixIndex
 from runner.schedule.pressure import Pressure
 from runner.schedule.rows import Row, RowEvent, RowKey
 
@@ -80,6 +82,8 @@ class OpenPlan:
     prefill: list[PrefillGroup] = field(default_factory=list[PrefillGroup])
     decode: list[RowId] = field(default_factory=list[RowId])
     insert: list[PrefixInsert] = field(default_factory=list[PrefixInsert])
+    save: list[PrefixSave] = field(default_factory=list[PrefixSave])
+    restore: list[PrefixRestore] = field(default_factory=list[PrefixRestore])
     needed: set[EntryId] = field(default_factory=set[EntryId])
     """The kept prefixes that this step reads or makes, and therefore must not evict."""
     fresh: set[EntryId] = field(default_factory=set[EntryId])
@@ -125,7 +129,8 @@ class RowTable:
     `issued` has the plans whose results have not arrived; `step` is the number of the last plan,
     `digest` a hash of all tokens in the results so far. `kv_bytes` limits rows and kept prefixes
     together. `shares` counts the open rows in the engine by requester. `looked_at` is the time of
-    the last check whether a row must be preempted for another requester.
+    the last check whether a row must be preempted for another requester. `disk` None: prefixes are
+    kept in memory only.
     """
 
     facts: EngineFacts
@@ -149,6 +154,7 @@ class RowTable:
     kv_bytes: int = field(init=False)
     draft_costs: Sequence[float] = field(init=False)
     """What a step costs that verifies a draft of each length, in plain steps; fixed at load."""
+    disk: DiskIndex | None = field(init=False)
 
     def __post_init__(self) -> None:
         facts, settings = self.facts, self.settings
@@ -159,6 +165,8 @@ class RowTable:
         self.draft_costs = costs_of(facts.draft_costs)
         self.account = PrefillAccount(settings.prefill_share)
         self.timekeeper = Timekeeper(self.costs, self.account)
+        least = facts.disk_tokens
+        self.disk = DiskIndex(least, settings.block_tokens) if least else None
         self.prefixes = PrefixIndex(
             limit_bytes=min(settings.prefix_bytes, self.kv_bytes // 2),
             bytes_per_token=facts.kv_bytes_per_token,

@@ -32,7 +32,9 @@ def endless_tiny(folder: Path) -> Path:
     return folder
 
 
-def random_qwen3(folder: Path, *, seed: int = 7, layers: int = 8, hidden: int = 512) -> Path:
+def random_qwen3(
+    folder: Path, *, seed: int = 7, layers: int = 8, hidden: int = 512, context: int = 4096
+) -> Path:
     """A Qwen3 of about 30 M parameters with random weights and the bundled tokenizer."""
     copy_tokenizer(folder)
     vocabulary = json.loads((TINY / "config.json").read_text())["vocab_size"]
@@ -40,7 +42,7 @@ def random_qwen3(folder: Path, *, seed: int = 7, layers: int = 8, hidden: int = 
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_size": hidden,
         "num_hidden_layers": layers, "intermediate_size": hidden * 4, "num_attention_heads": 8,
         "num_key_value_heads": 4, "head_dim": 64, "vocab_size": vocabulary,
-        "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "max_position_embeddings": context, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
         "tie_word_embeddings": True, "torch_dtype": "float32",
     }  # fmt: skip
     weights = random_weights(config, seed=seed)

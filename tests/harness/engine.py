@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from bus.models.kv_runs import PrefixDisk
 from bus.wire.ids import TokenId
 from runner.engine import (
     EngineFacts,
@@ -41,6 +42,7 @@ def facts(
     trims: bool = True,
     verifies: bool = False,
     draft_costs: tuple[tuple[int, float], ...] = ((33, 4.0),),
+    disk_tokens: int = 0,
 ) -> EngineFacts:
     """A model of one byte of KV per token, with `kv_bytes` left beside its weights."""
     return EngineFacts(
@@ -55,6 +57,7 @@ def facts(
         memory_limit_bytes=1000 + kv_bytes,
         verifies=verifies,
         draft_costs=draft_costs,
+        disk_tokens=disk_tokens,
     )
 
 
@@ -145,6 +148,9 @@ class FakeEngine:
     seen_early_s: float = 0.0
     rests: int = 0
     eases: int = 0
+    disk: PrefixDisk | None = None
+    on_disk: dict[str, list[TokenId]] = field(default_factory=dict)
+    """The runs that were read from disk, by name."""
 
     def issue(self, plan: StepPlan) -> None:
         self._require(plan.step == self.step + 1, "steps are numbered without gaps")
@@ -159,6 +165,8 @@ class FakeEngine:
             del self.kept[entry]
         for spec in plan.admit:
             self._admit(spec)
+        for restored in plan.restore:
+            self.kept[restored.entry] = self.on_disk[restored.name][: restored.length]
         for hit in plan.hits:
             row = self.rows[hit.row]
             kept = self.kept[hit.entry]

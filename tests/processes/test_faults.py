@@ -144,6 +144,30 @@ def test_a_killed_runners_flight_recorder_is_kept_by_its_worker(node: Node) -> N
     eventually(node.ready, 60, "the node serves again")
 
 
+def test_a_long_prompt_outlives_its_instance_on_the_disk(node: Node) -> None:
+    """KV that the first runner wrote is where the second one starts, and the text is the same."""
+    take_a_fresh_copy(node)
+    text = "The tide comes in and the tide goes out. " * 65
+
+    def ask() -> tuple[str, int]:
+        answer = node.chat(text, max_tokens=12).json()
+        assert answer["usage"]["prompt_tokens"] >= 1024
+        cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return answer["choices"][0]["message"]["content"], cached
+
+    wanted, cached = ask()
+    assert cached == 0
+    kept = node.home / "state" / "kv" / MODEL
+    eventually(lambda: list(kept.glob("*/*.safetensors")), 30, "the prompt's KV is on the disk")
+    (instance,) = node.state()["instances"]
+    assert node.http.delete(f"/instance/{instance}").status_code in (200, 202)
+    eventually(lambda: instance not in node.state()["instances"], 30, "the instance is removed")
+    again, cached = ask()
+    assert again == wanted and cached >= 1024
+    assert node.shoal("kv", "purge", MODEL).returncode == 0
+    assert not list(kept.glob("*/*"))
+
+
 def test_x02_a_stream_outlives_a_frozen_runner(
     node: Node, undisturbed: Stream, ledger: Ledger
 ) -> None:

@@ -126,6 +126,7 @@ class RunnerReading(Message):
     `cache_bytes` (freed but retained), `process_bytes`. `limit_bytes`: its reservation.
     `memory_ends`: rows that ended because memory ran short. `found`: notes on template and
     tokenizer. `row_tokens_per_s`: the measured speed of a row that decodes alone; 0: not measured.
+    `kv_disk_hits`: prompts that started from KV on disk.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -166,6 +167,10 @@ class RunnerReading(Message):
     found: dict[str, str] = {}
     process_bytes: int = 0
     row_tokens_per_s: float = 0.0
+    kv_disk_hits: int = 0
+    kv_disk_hit_tokens: int = 0
+    kv_disk_read_bytes: int = 0
+    kv_disk_written_bytes: int = 0
 
 
 class ClassDemand(Message):

@@ -1,5 +1,5 @@
 """Talks to MLX: stores the KV of rows, alone, in a padded batch, in a slab of all decoding rows, or
-as a prefix for later prompts.
+as a prefix for later prompts; and keeps prefixes in files on disk.
 
 The codec decides the precision. A window keeps only part of a row's KV. All arrays belong to the
 engine's thread. In this package one "cache" is one layer of KV: keys and values of shape (rows,
@@ -12,6 +12,7 @@ from runner.mlx.kv.kv_slab import SlabShape
 from runner.mlx.kv.padded_batch import GroupKV, GroupShape
 from runner.mlx.kv.prefixes import PrefixStore, copy_of, evaluated
 from runner.mlx.kv.row_kv import RowKV
+from runner.mlx.kv.run_files import RunFiles
 from runner.mlx.kv.window import SinkWindow, WindowKV
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Parts",
     "PrefixStore",
     "RowKV",
+    "RunFiles",
     "SinkWindow",
     "SlabShape",
     "WindowKV",

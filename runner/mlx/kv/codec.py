@@ -24,6 +24,11 @@ Parts = tuple[mx.array, ...]
 class Codec(Protocol):
     """One storage format of a layer's keys and values."""
 
+    @property
+    def parts(self) -> int:
+        """Return the number of arrays in the stored form."""
+        ...
+
     def encode(self, keys: mx.array, values: mx.array) -> Parts:
         """Return keys and values, each (rows, heads, tokens, width), in the stored form."""
         ...
@@ -45,6 +50,10 @@ class Codec(Protocol):
 @dataclass(frozen=True, slots=True)
 class FullWidth:
     """Keys and values as the model computes them."""
+
+    @property
+    def parts(self) -> int:
+        return 2
 
     def encode(self, keys: mx.array, values: mx.array) -> Parts:
         return keys, values
@@ -71,6 +80,10 @@ class FewerBits:
     bits: int
     group: int
     as_held: bool = False
+
+    @property
+    def parts(self) -> int:
+        return 6
 
     def encode(self, keys: mx.array, values: mx.array) -> Parts:
         """Return codes, scales and offsets of the keys, then of the values."""

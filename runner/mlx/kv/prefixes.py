@@ -10,6 +10,7 @@ much. Other code decides which entries to keep.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +18,10 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
 
-from runner.engine import EntryId
+from runner.engine import EntryId, PrefixRestore, PrefixSave
+from runner.mlx.kv.raw_prefix import RawPrefix, filled
 from runner.mlx.kv.row_kv import RowKV
+from runner.mlx.kv.run_files import RunFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +38,12 @@ class StoredPrefix:
 
 class PrefixStore:
     """The kept prefixes by entry id. `keep` takes copies that were made for the store and owns
-    them; `start` returns new copies."""
+    them; `start` returns new copies. Entries may also be written to `files`, and read back."""
 
     def __init__(self) -> None:
+        self.files: RunFiles | None = None
         self._entries: dict[EntryId, StoredPrefix] = {}
+        self._saves: list[tuple[int, PrefixSave, RawPrefix]] = []
 
     @property
     def nbytes(self) -> int:
@@ -51,6 +56,9 @@ class PrefixStore:
     def evict(self, entry: EntryId) -> None:
         """Evict an entry. An unknown id is ignored: its insert may have failed."""
         self._entries.pop(entry, None)
+        if self.files is not None:
+            self._saves = [held for held in self._saves if held[1].entry != entry]
+            self.files.give_up(entry)
 
     def start(self, entry: EntryId, length: int, reserve: int) -> list[Any]:
         """Return caches of a new row whose first `length` tokens are the entry's.
@@ -71,7 +79,38 @@ class PrefixStore:
                 raise ValueError(f"entry {entry} can only be used whole ({prefix.length} tokens)")
         return started
 
-    def clear(self) -> None:
+    def save(self, step: int, saves: Sequence[PrefixSave]) -> list[mx.array]:
+        """Note the entries that `step` keeps and that are to be written to disk. Return arrays to
+        evaluate with the step."""
+        arrays: list[mx.array] = []
+        for save in saves:
+            prefix = self._entries.get(save.entry)
+            if prefix is not None:  # else its row failed
+                raw = RawPrefix.of(prefix.caches)
+                self._saves.append((step, save, raw))
+                arrays += raw.arrays
+        return arrays
+
+    def hand_over(self, step: int) -> None:
+        """Pass the entries of the steps before `step`, which are computed, to the thread that
+        writes them."""
+        while self.files is not None and self._saves and self._saves[0][0] < step:
+            _, save, raw = self._saves.pop(0)
+            self.files.write(save.entry, save.run, raw.stored())
+
+    def restore(self, restored: PrefixRestore, empty: Sequence[Any]) -> None:
+        """Keep the beginning of a run that was read from disk as an entry. `empty` are a row's
+        caches without tokens. If the run does not fit them, nothing is kept: rows compute it."""
+        stored = None if self.files is None else self.files.take(restored.name)
+        caches = None if stored is None else filled(empty, stored, restored.length)
+        if caches is not None:
+            self.keep(restored.entry, caches, restored.length)
+
+    def close(self) -> None:
+        """Free all entries. Files that are almost written are finished first."""
+        if self.files is not None:
+            self.hand_over(sys.maxsize)
+            self.files.close()
         self._entries.clear()
 
 

@@ -42,6 +42,9 @@ PROBE_TOKENS = 12
 TOLERANCE = 2e-3
 HALF_TOLERANCE = 0.15
 CODED_TOLERANCE = 0.15
+NO_ROWS_APART = (
+    "rows of this model family influence each other, so adapters cannot be chosen per row"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +256,12 @@ def _packs(model: Any, shape: Shape, rows: Sequence[list[int]]) -> bool:
     arithmetic rounding."""
     wanted = _together(model, shape, rows)
     return _agree(lambda: _together(model, shape, rows, packed=True), wanted, CODED_TOLERANCE)
+
+
+def refuse_mutual(model: Any, shape: Shape, adapters: AdapterBank) -> None:
+    """Refuse all adapters if rows with different adapters cannot share a batch."""
+    if adapters.names and not adapters_agree(model, shape, adapters):
+        adapters.refuse(dict.fromkeys(adapters.names, NO_ROWS_APART))
 
 
 def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:

@@ -8,7 +8,7 @@ from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.requests import GenerationRequest, TextPrompt
 from gateway.requests.adapters import AdapterBook
 from gateway.requests.routing import adapter_named, affinity_of
-from runner.schedule.prefix import TokenChain, kept_apart
+from runner.schedule.prefixes import TokenChain, kept_apart
 from tests.harness.placement_nodes import model, node
 
 MODELS = [ModelId("m"), ModelId("org/other"), ModelId("m:v2"), ModelId("plain")]

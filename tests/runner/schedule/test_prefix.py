@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.engine import EntryId
-from runner.schedule.prefix import PrefixIndex, TokenChain
+from runner.schedule.prefixes import PrefixIndex, TokenChain
 
 
 def index(**changes: int) -> PrefixIndex:

@@ -1,99 +1,22 @@
 """Decide which prefixes are kept and which one serves a prompt best.
 
-Pure: works on tokens and bytes, never on KV. Prompts are cut into blocks with chained hashes
-(vLLM's automatic prefix caching), so a look-up costs one step per block. If caches can be trimmed,
-a kept prefix serves every prompt that shares its first blocks, and a prefix of another kept one is
-not kept twice. If they cannot, a kept prefix serves only prompts that begin with all of it. At
-least one token of a prompt is always left to compute. A prefix that a live row started from is
-*held* and evicted last. The others are evicted least recently used first (SGLang's rule for leaves;
-here every kept prefix is a leaf).
+Pure: works on tokens and bytes, never on KV. A look-up costs one step per block. If caches can be
+trimmed, a kept prefix serves every prompt that shares its first blocks, and a prefix of another
+kept one is not kept twice. If they cannot, a kept prefix serves only prompts that begin with all of
+it. At least one token of a prompt is always left to compute. A prefix that a live row started from
+is *held* and evicted last. The others are evicted least recently used first (SGLang's rule for
+leaves; here every kept prefix is a leaf).
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
-from bus.wire.ids import TokenId
-from bus.wire.messages.requests import GenerationRequest
 from runner.engine import EntryId
-
-BLOCK_TOKENS = 64
-
-
-def kept_apart(request: GenerationRequest) -> bytes:
-    """Return the hash seed of a request. Prefixes are shared only within one API key and one
-    adapter."""
-    key = (request.key_id or "").encode()
-    return key if request.adapter is None else key + b"\0" + request.adapter.encode()
-
-
-class TokenChain:
-    """Tokens with the chained hashes of their full blocks; tokens are only appended.
-
-    Chains with different `seed` share no hashes, even for equal tokens.
-    """
-
-    __slots__ = ("_packed", "_seed", "block_tokens", "hashes", "length")
-
-    def __init__(
-        self,
-        tokens: Iterable[TokenId] = (),
-        block_tokens: int = BLOCK_TOKENS,
-        *,
-        seed: bytes = b"",
-    ) -> None:
-        self.block_tokens = block_tokens
-        self._seed = seed
-        self.hashes: list[bytes] = []
-        self.length = 0
-        self._packed = array("i")
-        self.extend(tokens)
-
-    def extend(self, tokens: Iterable[TokenId]) -> None:
-        """Append tokens and hash the completed blocks."""
-        self._packed.extend(tokens)
-        self.length = len(self._packed)
-        while (len(self.hashes) + 1) * self.block_tokens <= self.length:
-            start = len(self.hashes) * self.block_tokens
-            self.hashes.append(self._hash(len(self.hashes), start + self.block_tokens))
-
-    def copy(self) -> TokenChain:
-        twin = TokenChain(block_tokens=self.block_tokens, seed=self._seed)
-        twin.hashes = list(self.hashes)
-        twin._packed = self._packed[:]
-        twin.length = self.length
-        return twin
-
-    def end_hash(self, length: int) -> bytes:
-        """Return the hash of the first `length` tokens; `length` need not be a multiple of the
-        block size."""
-        blocks, rest = divmod(length, self.block_tokens)
-        if rest:
-            return self._hash(blocks, length)
-        return self.hashes[blocks - 1] if blocks else b""
-
-    def first(self, length: int) -> array[int]:
-        return self._packed[:length]
-
-    def agrees(self, tokens: array[int], start: int, stop: int) -> int:
-        """Return the first position in start..stop where `tokens` and this chain differ, or
-        `stop`."""
-        mine = self._packed
-        if tokens[start:stop] == mine[start:stop]:
-            return stop
-        for position in range(start, stop):
-            if tokens[position] != mine[position]:
-                return position
-        return stop
-
-    def _hash(self, blocks: int, stop: int) -> bytes:
-        before = self.hashes[blocks - 1] if blocks else self._seed
-        block = self._packed[blocks * self.block_tokens : stop].tobytes()
-        return blake2b(before + block, digest_size=16).digest()
+from runner.schedule.prefixes.chain import BLOCK_TOKENS, TokenChain
 
 
 @dataclass(slots=True)
@@ -203,6 +126,11 @@ class PrefixIndex:
         for entry in evict:
             self._forget(entry)
         return PrefixKept(self._add(chain, length, size_bytes), tuple(evict))
+
+    def remove(self, entry: EntryId) -> None:
+        """Forget an entry that no live row holds; an unknown one is ignored."""
+        if entry in self._prefixes:
+            self._forget(entry)
 
     def make_room(self, most_bytes: int, *, hit_now: Collection[EntryId] = ()) -> list[EntryId]:
         """Evict until at most `most_bytes` are used, if possible: unheld entries first, then held

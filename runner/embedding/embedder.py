@@ -1,0 +1,74 @@
+"""The interface of an embedding model's engine: the facts of the model, and vectors of prompts.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from runner.engine import EngineMemory
+
+
+class EmbedderFacts(Protocol):
+    """Facts of a loaded embedding model. A vector has `dimensions` numbers by default. A request
+    may choose another length if `allows_dimensions`: one of `dimension_choices`, or any length up
+    to `width` if `any_dimensions`. An input has at most `max_tokens`."""
+
+    @property
+    def dimensions(self) -> int:
+        """Return the default length of a vector."""
+        ...
+
+    @property
+    def allows_dimensions(self) -> bool:
+        """Return whether requests may choose another length."""
+        ...
+
+    @property
+    def dimension_choices(self) -> tuple[int, ...]:
+        """Return the lengths that a request may choose."""
+        ...
+
+    @property
+    def any_dimensions(self) -> bool:
+        """Return whether any length up to `width` is allowed."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Return the maximum length of a vector."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Return the maximum tokens of an input, including the special tokens."""
+        ...
+
+
+class Embedder(Protocol):
+    """Computes vectors. All calls come from the thread that loaded the model; an exception from any
+    of them is fatal."""
+
+    @property
+    def facts(self) -> EmbedderFacts:
+        """Return the facts of the model."""
+        ...
+
+    def embed(self, prompts: Sequence[Sequence[int]], dimensions: int | None) -> list[bytes]:
+        """Return the vector of each prompt, in order, as little-endian 32-bit floats. Vectors do
+        not depend on other prompts."""
+        ...
+
+    def memory(self) -> EngineMemory:
+        """Return the bytes in use now; does not wait for the device."""
+        ...
+
+    def rest(self) -> None:
+        """Free unused memory; called after a short idle time."""
+        ...
+
+    def close(self) -> None:
+        """Close the engine; no calls follow."""
+        ...

@@ -1,0 +1,267 @@
+"""Talks to the disk: the files of the prefixes of one model, read and written by own threads.
+
+The engine's thread passes arrays that are computed, as bytes; no thread here calls MLX. Writing has
+the lowest priority and reading a normal one, so each has a thread, which starts with its first
+work. Nothing here raises: an error is a report, and is said once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from bus.models.kv_files import SUFFIX, KvLimits, evict, make_private, model_folder
+from bus.models.kv_runs import DiskOrder, DiskReport, DiskRun
+from runner.engine import EntryId
+from runner.mlx.kv.run_file import (
+    BadRun,
+    StoredPart,
+    Unwanted,
+    read_header,
+    read_parts,
+    run_path,
+    write_run,
+)
+
+MOST_QUEUED = 8
+NICENESS = 19
+CLOSE_S = 0.5
+"""How long a runner that ends waits for the file that is being written."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A prefix that is to be written."""
+
+    entry: EntryId
+    run: DiskRun
+    parts: Sequence[StoredPart]
+    wanted: bool = True
+
+
+class RunFiles:
+    """The `PrefixDisk` of one model. `keys` maps the empty name and the names of the adapters to
+    the keys of their folders: what the KV depends on apart from the tokens."""
+
+    def __init__(self, limits: KvLimits, model: str, keys: Mapping[str, str]) -> None:
+        self.least_tokens = limits.least_tokens
+        self.wake: Callable[[], None] = _nothing
+        self.say: Callable[[str], None] = _ignored
+        self._limits = limits
+        self._keys = dict(keys)
+        self._folder = model_folder(limits.root, model)
+        self._lock = threading.Lock()
+        self._jobs: deque[_Job] = deque()
+        self._writing: _Job | None = None
+        self._has_job = threading.Event()
+        self._orders: SimpleQueue[DiskOrder] = SimpleQueue()
+        self._reports: deque[DiskReport] = deque()
+        self._parts: dict[str, Sequence[StoredPart]] = {}
+        self._runs: dict[str, str] = {}
+        """The adapters of all runs that were reported, by name of the run."""
+        self._threads: dict[str, threading.Thread] = {}
+        self._reported: set[str] = set()
+        self._closing = False
+        if self._folder.exists():
+            self.submit([DiskOrder("look")])
+
+    # --- the scheduler's side ----------------------------------------------------------
+
+    def submit(self, orders: Sequence[DiskOrder]) -> None:
+        """Pass orders to the reading thread."""
+        for order in orders:
+            self._orders.put(order)
+        if orders:
+            self._start("kv-read", self._read_on)
+
+    def reports(self) -> list[DiskReport]:
+        """Return the new reports, in order."""
+        reports: list[DiskReport] = []
+        while self._reports:
+            reports.append(self._reports.popleft())
+        return reports
+
+    # --- the engine's side -------------------------------------------------------------
+
+    def write(self, entry: EntryId, run: DiskRun, parts: Sequence[StoredPart]) -> None:
+        """Write a run later. If too many wait, the one that has waited longest is given up."""
+        with self._lock:
+            self._jobs.append(_Job(entry, run, parts))
+            late = self._jobs.popleft() if len(self._jobs) > MOST_QUEUED else None
+        if late is not None:
+            self._report(DiskReport("unsaved", late.run))
+        self._has_job.set()
+        self._start("kv-write", self._write_on)
+
+    def give_up(self, entry: EntryId) -> None:
+        """Do not write the run of this entry, whose memory is needed; its arrays are freed soon."""
+        with self._lock:
+            given_up = [job for job in self._jobs if job.entry == entry]
+            for job in given_up:
+                self._jobs.remove(job)
+            if self._writing is not None and self._writing.entry == entry:
+                self._writing.wanted = False
+        for job in given_up:
+            self._report(DiskReport("unsaved", job.run))
+
+    def take(self, name: str) -> Sequence[StoredPart] | None:
+        """Return the arrays of a run that was read, and forget them; None if there are none."""
+        with self._lock:
+            return self._parts.pop(name, None)
+
+    def close(self) -> None:
+        """Finish the file that is being written if that does not take long, then end the
+        threads."""
+        with self._lock:
+            is_writing = bool(self._jobs) or self._writing is not None
+        self._closing = True
+        self._has_job.set()
+        self._orders.put(DiskOrder("look"))
+        writer = self._threads.get("kv-write")
+        if writer is not None and is_writing:
+            writer.join(CLOSE_S)
+        with self._lock:
+            if self._writing is not None:
+                self._writing.wanted = False
+            self._parts.clear()
+
+    # --- the threads -------------------------------------------------------------------
+
+    def _start(self, name: str, work: Callable[[], None]) -> None:
+        if name not in self._threads and not self._closing:
+            thread = self._threads[name] = threading.Thread(target=work, name=name, daemon=True)
+            thread.start()
+
+    def _report(self, report: DiskReport) -> None:
+        self._reports.append(report)
+        self.wake()
+
+    def _write_on(self) -> None:
+        if sys.platform.startswith("linux"):
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        while True:
+            self._has_job.wait()
+            with self._lock:
+                job = self._writing = self._jobs.popleft() if self._jobs else None
+                if job is None:
+                    self._has_job.clear()
+                    if self._closing:
+                        return
+            if job is not None:
+                self._report(self._outcome(job))
+                job.parts = ()
+                with self._lock:
+                    self._writing = None
+
+    def _outcome(self, job: _Job) -> DiskReport:
+        """Write a run; return the report."""
+        run, key = job.run, self._keys.get(job.run.adapter)
+        size = sum(len(part.content) for part in job.parts)
+        if key is None or size > self._limits.most_bytes:
+            return DiskReport("unsaved", run)
+        path = run_path(self._folder / key, run.name)
+        try:
+            evict(self._limits, room_bytes=size)
+            make_private(path.parent, self._limits.root)
+            size = write_run(path, run, key, job.parts, lambda: job.wanted)
+            evict(self._limits)
+        except Unwanted:
+            return DiskReport("unsaved", run)
+        except OSError as error:
+            self._say_once("write", f"the KV of a prompt was not written to disk: {error}")
+            return DiskReport("unsaved", run)
+        self._reported.discard("write")
+        self._runs[run.name] = run.adapter
+        return DiskReport("written", DiskRun(run.name, run.seed, run.tokens, run.adapter, size))
+
+    def _read_on(self) -> None:
+        while not self._closing:
+            order = self._orders.get()
+            match order.what:
+                case "look":
+                    self._look()
+                case "read":
+                    self._read(order.name)
+                case "forget":
+                    self.take(order.name)
+                case "delete":
+                    self._delete(order.name)
+
+    def _look(self) -> None:
+        """Report the runs on the disk that are not known yet. Delete damaged files."""
+        for adapter, key in self._keys.items():
+            try:
+                names = [entry.name for entry in os.scandir(self._folder / key)]
+            except OSError:
+                continue
+            for name in (name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)):
+                if name not in self._runs and not self._closing:
+                    run = self._opened(self._folder / key, name, key, with_parts=False)
+                    if run is not None:
+                        self._runs[name] = adapter
+                        self._report(DiskReport("found", run))
+
+    def _read(self, name: str) -> None:
+        adapter = self._runs.get(name)
+        key = None if adapter is None else self._keys.get(adapter)
+        began = time.monotonic()
+        run = None if key is None else self._opened(self._folder / key, name, key, with_parts=True)
+        if run is None:
+            self._runs.pop(name, None)
+            self._report(DiskReport("lost", DiskRun(name, b"", array("i"))))
+            return
+        self._report(DiskReport("read", run, time.monotonic() - began))
+
+    def _opened(self, folder: Path, name: str, key: str, *, with_parts: bool) -> DiskRun | None:
+        """Return a run whose file is valid, and keep its arrays if they are wanted. A damaged file
+        is deleted; None then, or if there is no file."""
+        path = run_path(folder, name)
+        try:
+            with path.open("rb") as file:
+                header = read_header(file, name, key)
+                if with_parts:
+                    parts = read_parts(file, header, lambda: not self._closing)
+                    with self._lock:
+                        self._parts[name] = parts
+                    os.utime(path)
+            return header.run
+        except (FileNotFoundError, Unwanted):
+            return None
+        except OSError as error:
+            self._say_once("read", f"the KV of a prompt could not be read from disk: {error}")
+            return None
+        except BadRun as error:
+            self.say(f"deleted the KV of a prompt on disk, {path.name}: {error}")
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+
+    def _delete(self, name: str) -> None:
+        key = self._keys.get(self._runs.pop(name, ""), "")
+        if key:
+            with contextlib.suppress(OSError):
+                run_path(self._folder / key, name).unlink()
+
+    def _say_once(self, kind: str, text: str) -> None:
+        """Say a trouble, unless one of its kind was said and not overcome."""
+        if kind not in self._reported:
+            self._reported.add(kind)
+            self.say(text)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _ignored(_text: str) -> None:
+    pass

@@ -1,0 +1,246 @@
+"""Decide which prefixes are written to disk, and which are read back because that is cheaper than
+computing them (decision 0099).
+
+Pure: time arrives as `now`. The shell passes the orders to the threads that have the files
+(`runner.engine.PrefixDisk`), and their reports to `take`. A run is read for a row that waits for
+it, at most until it could have been computed. At most `MOST_READS` runs are read, or were read and
+not used yet, so their memory is bounded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from bus.models.kv_runs import DiskOrder, DiskReport, DiskRun
+from runner.engine import EntryId
+from runner.schedule.prefixes.chain import BLOCK_TOKENS, TokenChain
+from runner.schedule.prefixes.index import PrefixIndex
+
+FIRST_BYTES_PER_S = 1e9
+"""Assumed speed of reading before the first file is read. It is high, because a disk that is never
+read from is never measured."""
+NEWEST = 0.5
+"""Weight of the newest read in the measured speed."""
+GROWN = 8
+"""A longer run replaces a written one if it is longer by a part of its length: one in so many."""
+MOST_READS = 2
+USED_WITHIN_S = 5.0
+"""A run that was read is dropped if no row starts from it within this time."""
+AGAIN_S = 60.0
+"""A run that came too late is not read again before this time has passed."""
+LOOK_S = 5.0
+"""Least time between two looks for files of other runners."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskMatch:
+    """A run on disk whose first `length` tokens are those of a prompt."""
+
+    run: DiskRun
+    length: int
+
+
+@dataclass(slots=True)
+class DiskFigures:
+    """What was done so far: rows that started from a run, the tokens of these runs that were used,
+    and the bytes read and written. `runs` are on the disk now."""
+
+    hits: int = 0
+    hit_tokens: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    runs: int = 0
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A run that is being read, or was read. `until`: the instant at which it is given up."""
+
+    expected_s: float
+    until: float
+    arrived: bool = False
+
+
+@dataclass(slots=True)
+class DiskIndex:
+    """The runs of one model on disk, and what is being done with them."""
+
+    least_tokens: int
+    block_tokens: int = BLOCK_TOKENS
+    bytes_per_s: float = FIRST_BYTES_PER_S
+    figures: DiskFigures = field(default_factory=DiskFigures)
+    _index: PrefixIndex = field(init=False)
+    _runs: dict[EntryId, DiskRun] = field(default_factory=dict[EntryId, DiskRun])
+    _entries: dict[str, EntryId] = field(default_factory=dict[str, EntryId])
+    _unwritten: dict[EntryId, TokenChain] = field(default_factory=dict[EntryId, TokenChain])
+    """The chains of the runs that are to be written, by the entry that is kept in memory."""
+    _reads: dict[str, _Reading] = field(default_factory=dict[str, _Reading])
+    _not_before: dict[str, float] = field(default_factory=dict[str, float])
+    _orders: list[DiskOrder] = field(default_factory=list[DiskOrder])
+    _looked_at: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self._index = PrefixIndex(sys.maxsize, 0, block_tokens=self.block_tokens)
+
+    # --- reading -----------------------------------------------------------------------
+
+    def waits(
+        self, chain: TokenChain, have: int, prefill_s: Callable[[int], float], now: float
+    ) -> bool:
+        """Return whether a row should wait until a run is read, instead of starting with the `have`
+        tokens that are kept in memory. Orders the read if that is cheaper: `prefill_s` returns the
+        expected seconds of computing the tokens from `have` up to another length."""
+        match = self._better(chain, have)
+        if match is None:
+            if chain.length >= self.least_tokens and now - self._looked_at >= LOOK_S:
+                self._looked_at = now
+                self._orders.append(DiskOrder("look"))
+            return False
+        name = match.run.name
+        reading = self._reads.get(name)
+        if reading is not None:
+            return not reading.arrived and now < reading.until
+        if len(self._reads) >= MOST_READS or now < self._not_before.get(name, now):
+            return False
+        before_s = sum(other.expected_s for other in self._reads.values() if not other.arrived)
+        expected_s = match.run.size_bytes / self.bytes_per_s
+        computing_s = prefill_s(match.length)
+        if before_s + expected_s >= computing_s:
+            return False
+        self._reads[name] = _Reading(expected_s, now + computing_s)
+        self._orders.append(DiskOrder("read", name))
+        return True
+
+    def ready(self, chain: TokenChain, have: int) -> DiskMatch | None:
+        """Return a run that was read and has more tokens of this chain than the `have` in
+        memory."""
+        match = self._better(chain, have)
+        if match is None or (reading := self._reads.get(match.run.name)) is None:
+            return None
+        return match if reading.arrived else None
+
+    def use(self, match: DiskMatch) -> None:
+        """Record that a row starts from a run that was read; the engine has its arrays now."""
+        del self._reads[match.run.name]
+        self.figures.hits += 1
+        self.figures.hit_tokens += match.length
+
+    def wake_at(self) -> float | None:
+        """Return the next instant at which a row no longer waits for a run; None: no row does."""
+        return min((r.until for r in self._reads.values() if not r.arrived), default=None)
+
+    # --- writing -----------------------------------------------------------------------
+
+    def wants(self, chain: TokenChain, length: int, evicted: Collection[EntryId]) -> bool:
+        """Return whether to write the first `length` tokens, because not nearly as many are on
+        disk, or will be. The entries `evicted` are no longer written."""
+        if length < self.least_tokens:
+            return False
+        there = [self._better(chain, 0)]
+        saved = max((match.length for match in there if match is not None), default=0)
+        for entry, other in self._unwritten.items():
+            if entry not in evicted:
+                pairs = zip(chain.hashes, other.hashes, strict=False)
+                saved = max(saved, self.block_tokens * sum(a == b for a, b in pairs))
+        return length - saved > max(length // GROWN, self.block_tokens)
+
+    def save(self, entry: EntryId, chain: TokenChain, length: int, adapter: str) -> DiskRun:
+        """Return the run to write: the first `length` tokens, which are kept as `entry`."""
+        tokens = chain.first(length)
+        self._unwritten[entry] = TokenChain(tokens, self.block_tokens, seed=chain.seed)
+        return DiskRun(chain.run_name(length), chain.seed, tokens, adapter)
+
+    # --- the shell's side ----------------------------------------------------------------
+
+    def take(self, reports: Sequence[DiskReport], now: float) -> None:
+        """Record what happened to runs."""
+        for report in reports:
+            self._take(report, now)
+
+    def orders(self, now: float) -> list[DiskOrder]:
+        """Return the orders since the last call. Runs that came too late are given up."""
+        for name, reading in list(self._reads.items()):
+            if now >= reading.until:
+                del self._reads[name]
+                self._not_before[name] = now + AGAIN_S
+                self._orders.append(DiskOrder("forget", name))
+        orders, self._orders = self._orders, []
+        return orders
+
+    # --- inside ------------------------------------------------------------------------
+
+    def _take(self, report: DiskReport, now: float) -> None:
+        run = report.run
+        if report.what in ("written", "unsaved"):
+            for entry, chain in list(self._unwritten.items()):
+                if run.name == chain.run_name(chain.length):
+                    del self._unwritten[entry]
+        match report.what:
+            case "written":
+                self.figures.written_bytes += run.size_bytes
+                self._add(run)
+            case "found":
+                self._add(run)
+            case "read":
+                self._arrived(report, now)
+            case "lost":
+                self._drop(run.name)
+            case "unsaved":
+                pass
+
+    def _better(self, chain: TokenChain, have: int) -> DiskMatch | None:
+        """Return the run that has the most tokens of a chain, if it has a block more than
+        `have`."""
+        match = self._index.find(chain)
+        if match is None or match.length < have + self.block_tokens:
+            return None
+        run, length = self._runs[match.entry], match.length
+        same = run.seed == chain.seed and chain.agrees(run.tokens, 0, length) == length
+        return DiskMatch(run, length) if same else None
+
+    def _add(self, run: DiskRun) -> None:
+        """Add a run that is on the disk. The files of runs that are beginnings of it are deleted,
+        and so is a file that has not the tokens of its name."""
+        if run.name in self._entries:
+            return
+        length = len(run.tokens)
+        chain = TokenChain(run.tokens, self.block_tokens, seed=run.seed)
+        if not length or run.name != chain.run_name(length):
+            self._orders.append(DiskOrder("delete", run.name))
+            return
+        new = self._index.keep(chain, length, room_bytes=sys.maxsize)
+        if new is None:
+            return
+        for entry in new.evict:
+            name = self._runs.pop(entry).name
+            del self._entries[name]
+            self._orders.append(DiskOrder("delete", name))
+        self._entries[run.name], self._runs[new.entry] = new.entry, run
+        self.figures.runs = len(self._runs)
+
+    def _arrived(self, report: DiskReport, now: float) -> None:
+        run, reading = report.run, self._reads.get(report.run.name)
+        entry = self._entries.get(run.name)
+        self.figures.read_bytes += run.size_bytes
+        speed = run.size_bytes / max(report.seconds, 1e-6)
+        first = self.bytes_per_s == FIRST_BYTES_PER_S
+        self.bytes_per_s += (1.0 if first else NEWEST) * (speed - self.bytes_per_s)
+        listed = None if entry is None else self._runs[entry]
+        same = listed is not None and (listed.tokens, listed.seed) == (run.tokens, run.seed)
+        if reading is None or not same:
+            self._reads.pop(run.name, None)
+            self._orders.append(DiskOrder("forget", run.name))
+            return
+        reading.arrived, reading.until = True, now + USED_WITHIN_S
+
+    def _drop(self, name: str) -> None:
+        """Forget a run whose file is gone or damaged."""
+        self._reads.pop(name, None)
+        self._not_before.pop(name, None)
+        entry = self._entries.pop(name, None)
+        if entry is not None:
+            del self._runs[entry]
+            self._index.remove(entry)
+            self.figures.runs = len(self._runs)
