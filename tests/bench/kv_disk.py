@@ -37,7 +37,7 @@ CONTEXT = 16_384
 
 def text_of(tokens: int, salt: int) -> list[int]:
     chance = random.Random(salt)
-    return [chance.randrange(300, 3000) for _ in range(tokens)]
+    return [chance.randrange(300, 2000) for _ in range(tokens)]
 
 
 def first_token(node: Node, prompt: list[int]) -> tuple[float, int, str]:
