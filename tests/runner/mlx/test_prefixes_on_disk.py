@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
@@ -33,7 +33,7 @@ class Run:
     def __init__(self, model: Path, limits: KvLimits | None, kind: KvKind = "full") -> None:
         self.said: list[str] = []
         self._news: Queue[Stepped] = Queue()
-        self._loop = LeadLoop(
+        self.loop = LeadLoop(
             lambda progress: load_engine(
                 model,
                 memory_limit_bytes=4 << 30,
@@ -45,14 +45,14 @@ class Run:
             self._news.put,
             MemoryWatch(4 << 30),
         )
-        self._loop.say = self.said.append
+        self.loop.say = self.said.append
         self.loaded = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
-        self._loop.load()
+        self.loop.load()
         self.loaded.set()
-        self._loop.run()
+        self.loop.run()
 
     def ask(self, tokens: list[int], count: int = 12, **parts: Any) -> tuple[list[int], int]:
         """The tokens that follow, and how many of the prompt's came from a prefix."""
@@ -66,7 +66,7 @@ class Run:
         prepared = PreparedRequest(
             request, tuple(map(TokenId, tokens)), count, frozenset(), (PreparedChoice(0, None),)
         )
-        with self._loop.scheduling() as scheduler:
+        with self.loop.scheduling() as scheduler:
             scheduler.submit(prepared, seeds=[1], now=clock_now())
         made: list[int] = []
         while True:
@@ -82,7 +82,7 @@ class Run:
                     return made, event.cost.cached_tokens
 
     def figures(self) -> Any:
-        load = self._loop.scheduler_load()
+        load = self.loop.scheduler_load()
         assert load is not None
         return load.disk
 
@@ -95,7 +95,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def running(model: Path, limits: KvLimits | None, kind: KvKind = "full") -> Iterator[Run]:
+def running(model: Path, limits: KvLimits | None, kind: KvKind = "full") -> Generator[Run]:
     run = Run(model, limits, kind)
     run.thread.start()
     assert run.loaded.wait(60)
@@ -104,7 +104,7 @@ def running(model: Path, limits: KvLimits | None, kind: KvKind = "full") -> Iter
             eventually(lambda: run.figures().runs, 10, "the files are found")
         yield run
     finally:
-        run._loop.stop()
+        run.loop.stop()
         run.thread.join(30)
 
 
