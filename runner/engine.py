@@ -344,7 +344,7 @@ class Engine(StepEngine, Protocol):
 
     @property
     def disk(self) -> PrefixDisk | None:
-        """Return the prefixes on disk."""
+        """Return the prefixes on disk; None: the disk is not used."""
         ...
 
     def issue(self, plan: StepPlan) -> None:

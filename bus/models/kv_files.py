@@ -1,9 +1,10 @@
 """Talks to the disk: the files in which runners keep the KV of long prompts (decision 0099).
 
-The folder `kv` of a node has one folder per model, in it one folder per key (what the KV depends on
-apart from the tokens), and in that one file per run of tokens. Every process of the node may read,
-write and delete there at any time: files are complete when they get their name, and a reader treats
-a missing file as a miss. A file's modification time is the time of its last use.
+The folder `kv` of a node has a folder for each model. Each of these has a folder for each key, and
+there a file for each run of tokens. The key is a hash of everything except the tokens that the KV
+depends on. Every process of the node may read, write and delete files at any time. A file is
+complete when it gets its name, and readers treat a missing file as a miss. A file's modification
+time is the time of its last use.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ class DiskRun:
 
 @dataclass(frozen=True, slots=True)
 class DiskOrder:
-    """What the files' threads are to do: `read` the run of this name, `forget` it after it was
-    read, `delete` its file, or `look` for files of other runners (no name)."""
+    """Work for the threads of the files. `read`: read the run of this name. `forget`: drop its
+    arrays. `delete`: delete its file. `look`: find the files of other runners (no name)."""
 
     what: Literal["read", "forget", "delete", "look"]
     name: str = ""
@@ -35,8 +35,9 @@ class DiskOrder:
 
 @dataclass(frozen=True, slots=True)
 class DiskReport:
-    """What the files' threads report of a run: it is `found` on the disk, `written`, `unsaved` (not
-    written), `read` into memory within `seconds`, or `lost` (there is no valid file)."""
+    """A report by the threads of the files about a run. `found`: it is on the disk. `unsaved`: it
+    was not written. `read`: it was read into memory within `seconds`. `lost`: it has no valid
+    file."""
 
     what: Literal["found", "written", "unsaved", "read", "lost"]
     run: DiskRun

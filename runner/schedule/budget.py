@@ -151,7 +151,7 @@ class Timekeeper:
         self._bout.clear()
 
     def _verified(self) -> None:
-        """End a bout, and learn no decode beside a draft. What drafts cost was measured at load."""
+        """End a bout, and learn no decode beside a draft. Drafts were measured at load."""
         if self._bout:
             self._settle()
         self._last.clear()

@@ -153,7 +153,7 @@ class RowTable:
     timekeeper: Timekeeper = field(init=False)
     kv_bytes: int = field(init=False)
     draft_costs: Sequence[float] = field(init=False)
-    """What a step costs that verifies a draft of each length, in plain steps; fixed at load."""
+    """The cost of a step that verifies a draft, for each length, in plain steps; fixed at load."""
     disk: DiskIndex | None = field(init=False)
 
     def __post_init__(self) -> None:

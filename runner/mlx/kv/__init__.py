@@ -1,5 +1,5 @@
-"""Talks to MLX: stores the KV of rows, alone, in a padded batch, in a slab of all decoding rows, or
-as a prefix for later prompts; and keeps prefixes in files on disk.
+"""Talks to MLX: stores the KV of rows: alone, in a padded batch or in a slab of all decoding rows,
+or as a prefix, also on disk.
 
 The codec decides the precision. A window keeps only part of a row's KV. All arrays belong to the
 engine's thread. In this package one "cache" is one layer of KV: keys and values of shape (rows,

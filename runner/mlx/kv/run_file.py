@@ -23,7 +23,7 @@ from bus.models.kv_runs import DiskRun
 
 FORMAT = "shoal-kv-1"
 PIECE_BYTES = 4 << 20
-"""So much is written or read between two looks at whether the work is still wanted."""
+"""So much is written or read between two checks whether the work is still wanted."""
 MOST_HEADER_BYTES = 16 << 20
 TOKENS, SUMS = "tokens", "sums"
 WIDTHS = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "U8": 1}
@@ -222,5 +222,5 @@ def _write(file: FileIO, content: memoryview, wanted: Callable[[], bool]) -> int
 
 
 def run_path(folder: Path, name: str) -> Path:
-    """Return the path of a run's file."""
+    """Return the path of the file of the run `name` in the folder of its key."""
     return folder / f"{name}{SUFFIX}"

@@ -2,7 +2,7 @@
 
 The engine's thread passes arrays that are computed, as bytes; no thread here calls MLX. Writing has
 the lowest priority and reading a normal one, so each has a thread, which starts with its first
-work. Nothing here raises: an error is a report, and is said once.
+work. Nothing here raises: an error becomes a report, and is logged once.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class RunFiles:
     # --- the engine's side -------------------------------------------------------------
 
     def write(self, entry: EntryId, run: DiskRun, parts: Sequence[StoredPart]) -> None:
-        """Write a run later. If too many wait, the one that has waited longest is given up."""
+        """Write a run later. If too many wait, the oldest is given up."""
         with self._lock:
             self._jobs.append(_Job(entry, run, parts))
             late = self._jobs.popleft() if len(self._jobs) > MOST_QUEUED else None
@@ -253,7 +253,7 @@ class RunFiles:
                 run_path(self._folder / key, name).unlink()
 
     def _say_once(self, kind: str, text: str) -> None:
-        """Say a trouble, unless one of its kind was said and not overcome."""
+        """Log a fault, unless the last of its kind is still present."""
         if kind not in self._reported:
             self._reported.add(kind)
             self.say(text)

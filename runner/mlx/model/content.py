@@ -34,7 +34,7 @@ def kv_key(path: Path, precision: str, kind: KvKind, adapter: str = "") -> str:
     """Return the key of the KV that the model in `path` computes, 32 hexadecimal digits. `adapter`
     is the digest of the row's adapter. Raises OSError.
 
-    A file whose status was changed counts as another one, because a copy may keep the size and the
+    A file whose status was changed counts as another file. A copy may keep the size and the
     modification time of the file that it replaces, but not the time of the change.
     """
     content = hashlib.blake2b(digest_size=16)

@@ -69,7 +69,7 @@ class SamplingSource:
     ) -> Drawn | None:
         """Return the row's own tokens at all positions of a draft, from logits (positions,
         vocabulary). None if the row cannot be sampled; it then fails. A grammar row's draft must be
-        permitted; positions from which its grammar cannot go on are left out."""
+        permitted. Positions after which its grammar allows no token are left out."""
         self.write_back()
         try:
             allowed = None

@@ -7,8 +7,8 @@ from typing import Literal
 from runner.engine import EngineFacts
 
 EXACT_TOKENS = 320
-"""With longer rows the last digits of attention depend on the columns that a step sees (decision
-0016), also where the products of a step have the bits of plain steps."""
+"""With longer rows the last digits of attention depend on the columns that a step attends to
+(decision 0016), even if products have the bits of plain steps."""
 
 SpeculateChoice = Literal["auto", "off", "ngram"]
 
@@ -16,10 +16,10 @@ SpeculateChoice = Literal["auto", "off", "ngram"]
 def why_no_drafts(choice: SpeculateChoice, facts: EngineFacts, *, is_exact: bool) -> str:
     """Return why no drafts are verified; empty if they are.
 
-    "auto" requires that text is the same with and without drafts: float32, on a CPU,
-    `runner.parity = exact` (`is_exact`), and steps of several columns with the bits of plain steps.
-    "ngram" does not require it: its text is repeatable, but may differ from the text without drafts
-    where two tokens are about equally likely.
+    "auto" requires that text is the same with and without drafts. So it needs float32, a CPU, and
+    `runner.parity = exact` (`is_exact`). Steps of several columns must have the bits of plain
+    steps. With "ngram" the text is repeatable. It may differ from the text without drafts where two
+    tokens are about equally likely.
     """
     if choice == "off":
         return "runner.speculate is off"

@@ -44,8 +44,8 @@ class DiskMatch:
 
 @dataclass(slots=True)
 class DiskFigures:
-    """What was done so far: rows that started from a run, the tokens of these runs that were used,
-    and the bytes read and written. `runs` are on the disk now."""
+    """Counts so far: rows that started from a run, the tokens of these runs that were used, and the
+    bytes read and written. `runs` are on the disk now."""
 
     hits: int = 0
     hit_tokens: int = 0
