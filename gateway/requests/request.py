@@ -251,21 +251,23 @@ class ClientRequest:
     def arrived(self, entries: list[Entry], now: float) -> None:
         """Count the tokens of these entries and pass the entries to the inbox, in order. Entries
         after the terminal entry are ignored."""
-        resuming = self.resuming
-        entries, old = resuming.news(entries)
+        resuming, old = self.resuming, ()
+        if resuming.deaths:
+            entries, old = resuming.news(entries)
         if self.done or not (entries or old):
             return
-        tokens = 0
+        tokens, record = 0, resuming.record
         for entry in entries:
             if type(entry) is TokenDelta or type(entry) is ToolCallDelta:
                 tokens += entry.tokens
-                if resuming.record is not None:
-                    resuming.keep(entry)
+                if record is not None and not record.add(entry):
+                    record = resuming.drop()
             elif type(entry) is ChoiceEnd:
                 self.finishes.add(entry.finish_reason)
                 resuming.over.add(entry.choice)
         if tokens:
-            resuming.count(tokens, now)
+            if resuming.is_suspect or not resuming.first_at:
+                resuming.count(self.tokens, tokens, now)
             gap_s = None if self.first_at is None else now - self.moved_at
             self._counters.tokens(self.model, tokens, gap_s)
             self.first_at = self.first_at or now

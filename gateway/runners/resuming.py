@@ -142,9 +142,11 @@ class KeptTokens:
         choice.sent += 1
         choice.later = entry.later
         if entry.ids:
-            if len(entry.ids) % 4 or not self._memory.take(len(entry.ids)):
+            size, memory = len(entry.ids), self._memory
+            if size % 4 or memory.used_bytes + size > memory.limit_bytes:
                 return False
-            self._bytes += len(entry.ids)
+            memory.used_bytes += size
+            self._bytes += size
             choice.ids += entry.ids
         return True
 
@@ -180,7 +182,7 @@ class Resuming:
     because of it, and it has not yet made enough tokens since. `computes`: its runner has begun it.
     `is_lost`: its runner is lost, and it is not submitted again yet. `over`: the choices that have
     ended. `is_culprit`: a second runner died during its trial. `record`: its tokens, from its first
-    `Begun` on.
+    `Begun` on. `first_at`: when its present runner sent a first token; 0: it has not.
     """
 
     def __init__(self, memory: KeptMemory | None = None) -> None:
@@ -190,8 +192,8 @@ class Resuming:
         self.record: KeptTokens | None = None
         self._memory = memory
         self._is_dropped = False
-        self._tokens = self._trial_ends = 0
-        self._began_at = self._first_at = 0.0
+        self._trial_ends = 0
+        self._began_at = self.first_at = 0.0
 
     @property
     def is_on(self) -> bool:
@@ -210,8 +212,7 @@ class Resuming:
 
     def began(self, begun: Begun, now: float) -> None:
         """A runner has begun the request."""
-        self.computes, self._began_at, self._first_at = True, now, 0.0
-        self._trial_ends = self._tokens + TRIAL_TOKENS
+        self.computes, self._began_at, self.first_at = True, now, 0.0
         if self.record is not None or self._memory is None or self._is_dropped:
             return
         if self._memory.take(len(begun.prompt)):
@@ -219,17 +220,17 @@ class Resuming:
         else:
             self._is_dropped = True
 
-    def keep(self, entry: TokenDelta | ToolCallDelta) -> None:
-        """Keep the tokens of an entry; if the memory is full, keep nothing of the request."""
-        if self.record is not None and not self.record.add(entry):
-            self.end()
-            self._is_dropped = True
+    def drop(self) -> None:
+        """Keep no tokens of the request any more, because the memory for them is full."""
+        self.end()
+        self._is_dropped = True
 
-    def count(self, tokens: int, now: float) -> None:
-        """Count tokens that came; after some, the request is no suspect."""
-        self._tokens += tokens
-        self._first_at = self._first_at or now
-        if self.is_suspect and self._tokens >= self._trial_ends:
+    def count(self, before: int, tokens: int, now: float) -> None:
+        """Note that tokens came, after the `before` tokens of the answer. After some of one runner,
+        the request is no suspect. Needed for the first of a runner, and for a suspect."""
+        if not self.first_at:
+            self.first_at, self._trial_ends = now, before + TRIAL_TOKENS
+        if self.is_suspect and before + tokens >= self._trial_ends:
             self.is_suspect = False
 
     def news(self, entries: list[Entry]) -> tuple[list[Entry], list[int]]:
@@ -263,7 +264,7 @@ class Resuming:
         self.deaths += 1
         self.is_suspect, self.is_lost = verdict == "suspect", True
         if self.record is not None and self.computes:
-            first_at, last_at = self._first_at or now, moved_at if self._first_at else now
+            first_at, last_at = self.first_at or now, moved_at if self.first_at else now
             self.record.spent(first_at - self._began_at, last_at - first_at)
         return ""
 

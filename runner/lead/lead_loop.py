@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from bus.models.kv_runs import DiskReport
 from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
 from runner.engine import (
@@ -72,6 +73,7 @@ class LeadLoop:
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._stopping = False
+        self._has_reports = True
         self._tidied_at = 0
         self.facts: EngineFacts | None = None
         self.scheduler: Scheduler | None = None
@@ -120,13 +122,18 @@ class LeadLoop:
         self.scheduler = self._schedule(engine.facts)
         self.status.memory = engine.memory()
         if engine.disk is not None:
-            engine.disk.wake, engine.disk.say = self._wake.set, self.say
+            engine.disk.wake, engine.disk.say = self._reported, self.say
 
     def run(self) -> None:
         """Compute what the scheduler plans until `stop`, then close the engine."""
         assert self._engine is not None and self.scheduler is not None, "loaded"
         self._serve(self._engine, self.scheduler)
         self._engine.close()
+
+    def _reported(self) -> None:
+        """Take the reports of the files' threads soon; these threads call this."""
+        self._has_reports = True
+        self._wake.set()
 
     def _progressed(self, progress: LoadProgress) -> None:
         self.status.progress = progress
@@ -185,16 +192,21 @@ class LeadLoop:
     ) -> tuple[StepPlan | None, list[RowEvent], int]:
         """Return the next plan, the events of deciding it, and the number of unread steps. Also
         pass the reports of the files' threads to the scheduler, and its orders to them."""
-        reports = [] if engine.disk is None else engine.disk.reports()
+        index, files = scheduler.disk, engine.disk if self._has_reports else None
+        reports: list[DiskReport] = []
+        if files is not None:
+            self._has_reports = False
+            reports = files.reports()
         with self._lock:
-            if scheduler.disk is not None:
-                scheduler.disk.take(reports, now)
+            if index is not None and reports:
+                index.take(reports, now)
             events = scheduler.advance(now)
             plan, more = scheduler.plan(now)
             unread = scheduler.unread
-            orders = [] if scheduler.disk is None else scheduler.disk.orders(now)
-        if engine.disk is not None:
-            engine.disk.submit(orders)
+            busy = index is not None and (index.open_orders or index.reads)
+            orders = index.orders(now) if index is not None and busy else ()
+        if orders and (files := engine.disk) is not None:
+            files.submit(orders)
         return plan, [*events, *more], unread
 
     def _look(self, engine: Engine, scheduler: Scheduler) -> None:

@@ -364,7 +364,8 @@ class OpenRequest:
             self._host.responder.resume(self, choice)
 
     def _entry(self, choice: int, piece: Piece | VectorsPiece) -> Entry:
-        seq, request_id = self._next(), self.request_id
+        seq, request_id = self._seq, self.request_id
+        self._seq += 1
         if isinstance(piece, PromptPiece):
             return PromptTokens(request_id, seq, choice, piece.start, piece.text, piece.logprobs)
         if isinstance(piece, VectorsPiece):

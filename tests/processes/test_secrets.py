@@ -267,7 +267,9 @@ def test_errors_that_quote_a_request_are_told_without_it(site: Site) -> None:
 def test_runners_that_are_killed_and_that_crash_leave_nothing(site: Site) -> None:
     for number in (signal.SIGKILL, signal.SIGSEGV):
         secret = site.planted.at(f"the prompt of a runner that ends by {number.name}")
-        stream = site.here.stream(secret, max_tokens=2000, ignore_eos=True).flowing()
+        stream = site.here.stream(
+            secret, max_tokens=2000, ignore_eos=True, x_resume=False
+        ).flowing()
         name, pid = site.there.runner()
         assert psutil.Process(pid).rlimit(psutil.RLIMIT_CORE)[0] == 0, name
         kill(pid, number)

@@ -76,9 +76,9 @@ class DiskIndex:
     _entries: dict[str, EntryId] = field(default_factory=dict[str, EntryId])
     _unwritten: dict[EntryId, TokenChain] = field(default_factory=dict[EntryId, TokenChain])
     """The chains of the runs that are to be written, by the entry that is kept in memory."""
-    _reads: dict[str, _Reading] = field(default_factory=dict[str, _Reading])
+    reads: dict[str, _Reading] = field(default_factory=dict[str, _Reading])
     _not_before: dict[str, float] = field(default_factory=dict[str, float])
-    _orders: list[DiskOrder] = field(default_factory=list[DiskOrder])
+    open_orders: list[DiskOrder] = field(default_factory=list[DiskOrder])
     _looked_at: float = float("-inf")
 
     def __post_init__(self) -> None:
@@ -96,40 +96,40 @@ class DiskIndex:
         if match is None:
             if chain.length >= self.least_tokens and now - self._looked_at >= LOOK_S:
                 self._looked_at = now
-                self._orders.append(DiskOrder("look"))
+                self.open_orders.append(DiskOrder("look"))
             return False
         name = match.run.name
-        reading = self._reads.get(name)
+        reading = self.reads.get(name)
         if reading is not None:
             return not reading.arrived and now < reading.until
-        if len(self._reads) >= MOST_READS or now < self._not_before.get(name, now):
+        if len(self.reads) >= MOST_READS or now < self._not_before.get(name, now):
             return False
-        before_s = sum(other.expected_s for other in self._reads.values() if not other.arrived)
+        before_s = sum(other.expected_s for other in self.reads.values() if not other.arrived)
         expected_s = match.run.size_bytes / self.bytes_per_s
         computing_s = prefill_s(match.length)
         if before_s + expected_s >= computing_s:
             return False
-        self._reads[name] = _Reading(expected_s, now + computing_s)
-        self._orders.append(DiskOrder("read", name))
+        self.reads[name] = _Reading(expected_s, now + computing_s)
+        self.open_orders.append(DiskOrder("read", name))
         return True
 
     def ready(self, chain: TokenChain, have: int) -> DiskMatch | None:
         """Return a run that was read and has more tokens of this chain than the `have` in
         memory."""
         match = self._better(chain, have)
-        if match is None or (reading := self._reads.get(match.run.name)) is None:
+        if match is None or (reading := self.reads.get(match.run.name)) is None:
             return None
         return match if reading.arrived else None
 
     def use(self, match: DiskMatch) -> None:
         """Record that a row starts from a run that was read; the engine has its arrays now."""
-        del self._reads[match.run.name]
+        del self.reads[match.run.name]
         self.figures.hits += 1
         self.figures.hit_tokens += match.length
 
     def wake_at(self) -> float | None:
         """Return the next instant at which a row no longer waits for a run; None: no row does."""
-        return min((r.until for r in self._reads.values() if not r.arrived), default=None)
+        return min((r.until for r in self.reads.values() if not r.arrived), default=None)
 
     # --- writing -----------------------------------------------------------------------
 
@@ -161,12 +161,12 @@ class DiskIndex:
 
     def orders(self, now: float) -> list[DiskOrder]:
         """Return the orders since the last call. Runs that came too late are given up."""
-        for name, reading in list(self._reads.items()):
+        for name, reading in list(self.reads.items()):
             if now >= reading.until:
-                del self._reads[name]
+                del self.reads[name]
                 self._not_before[name] = now + AGAIN_S
-                self._orders.append(DiskOrder("forget", name))
-        orders, self._orders = self._orders, []
+                self.open_orders.append(DiskOrder("forget", name))
+        orders, self.open_orders = self.open_orders, []
         return orders
 
     # --- inside ------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class DiskIndex:
         length = len(run.tokens)
         chain = TokenChain(run.tokens, self.block_tokens, seed=run.seed)
         if not length or run.name != chain.run_name(length):
-            self._orders.append(DiskOrder("delete", run.name))
+            self.open_orders.append(DiskOrder("delete", run.name))
             return
         new = self._index.keep(chain, length, room_bytes=sys.maxsize)
         if new is None:
@@ -216,12 +216,12 @@ class DiskIndex:
         for entry in new.evict:
             name = self._runs.pop(entry).name
             del self._entries[name]
-            self._orders.append(DiskOrder("delete", name))
+            self.open_orders.append(DiskOrder("delete", name))
         self._entries[run.name], self._runs[new.entry] = new.entry, run
         self.figures.runs = len(self._runs)
 
     def _arrived(self, report: DiskReport, now: float) -> None:
-        run, reading = report.run, self._reads.get(report.run.name)
+        run, reading = report.run, self.reads.get(report.run.name)
         entry = self._entries.get(run.name)
         self.figures.read_bytes += run.size_bytes
         speed = run.size_bytes / max(report.seconds, 1e-6)
@@ -230,14 +230,14 @@ class DiskIndex:
         listed = None if entry is None else self._runs[entry]
         same = listed is not None and (listed.tokens, listed.seed) == (run.tokens, run.seed)
         if reading is None or not same:
-            self._reads.pop(run.name, None)
-            self._orders.append(DiskOrder("forget", run.name))
+            self.reads.pop(run.name, None)
+            self.open_orders.append(DiskOrder("forget", run.name))
             return
         reading.arrived, reading.until = True, now + USED_WITHIN_S
 
     def _drop(self, name: str) -> None:
         """Forget a run whose file is gone or damaged."""
-        self._reads.pop(name, None)
+        self.reads.pop(name, None)
         self._not_before.pop(name, None)
         entry = self._entries.pop(name, None)
         if entry is not None:

@@ -61,10 +61,10 @@ def test_the_answer_so_far_has_what_came_and_ended_choices_make_their_last_token
     memory = KeptMemory()
     request = Resuming(memory)
     request.began(begun(choices=3, most=2), 10.0)
-    request.keep(TokenDelta(RID, 0, 0, "text", "a", 1, (), pack_ids((7,)), ((-0.5, ()),)))
-    request.keep(ToolCallDelta(RID, 1, 1, 0, "c", "f", "", 1, pack_ids((8,))))
-    request.keep(TokenDelta(RID, 2, 2, "text", "b", 2, (), pack_ids((4, 5)), ((-0.25, ()),)))
-    request.count(4, 12.0)
+    keep(request, TokenDelta(RID, 0, 0, "text", "a", 1, (), pack_ids((7,)), ((-0.5, ()),)))
+    keep(request, ToolCallDelta(RID, 1, 1, 0, "c", "f", "", 1, pack_ids((8,))))
+    keep(request, TokenDelta(RID, 2, 2, "text", "b", 2, (), pack_ids((4, 5)), ((-0.25, ()),)))
+    request.count(0, 4, 12.0)
     request.over.add(1)
     assert request.lost("suspect", 13.5, 14.0) == ""
     so_far = request.so_far(logprobs=True)
@@ -86,6 +86,12 @@ def test_one_of_which_nothing_was_begun_starts_anew() -> None:
     assert request.lost("innocent", 1.0, 2.0) == "" and request.so_far(logprobs=False) is None
 
 
+def keep(request: Resuming, entry: TokenDelta | ToolCallDelta) -> None:
+    """As `ClientRequest.arrived` does."""
+    if request.record is not None and not request.record.add(entry):
+        request.drop()
+
+
 def test_what_exceeds_the_memory_is_not_kept_and_ends_with_the_reason() -> None:
     memory = KeptMemory(limit_bytes=20)
     first, second = Resuming(memory), Resuming(memory)
@@ -93,7 +99,7 @@ def test_what_exceeds_the_memory_is_not_kept_and_ends_with_the_reason() -> None:
     second.began(begun(), 0.0)
     assert first.is_on and not second.is_on and memory.used_bytes == 12
     for _ in range(3):
-        first.keep(TokenDelta(RID, 0, 0, "text", "a", 1, (), pack_ids((7,))))
+        keep(first, TokenDelta(RID, 0, 0, "text", "a", 1, (), pack_ids((7,))))
     assert not first.is_on and memory.used_bytes == 0
     assert "memory" in first.lost("innocent", 1.0, 2.0)
 
@@ -138,7 +144,7 @@ def test_a_poison_request_ends_at_its_second_runner_and_takes_nobody_along(
                     died = True
                     break
                 row.made += 1
-                row.fate.count(1, 1.0)
+                row.fate.count(row.made - 1, 1, 1.0)
                 if row.made == row.tokens:
                     row.ended = "finished"
                     running.remove(row)
@@ -177,7 +183,7 @@ def test_a_suspect_is_harmless_after_some_tokens() -> None:
     request.lost("suspect", 1.0, 2.0)
     request.submit(None)
     request.began(begun(), 3.0)
-    request.count(TRIAL_TOKENS - 1, 4.0)
+    request.count(0, TRIAL_TOKENS - 1, 4.0)
     assert request.is_suspect and request.on_trial
-    request.count(1, 4.0)
+    request.count(TRIAL_TOKENS - 1, 1, 4.0)
     assert not request.is_suspect and not request.on_trial

@@ -196,7 +196,7 @@ def outliving(
             if getattr(entry, "choice", None) in fate.over:
                 continue
             if isinstance(entry, TokenDelta | ToolCallDelta):
-                fate.keep(entry)
+                assert fate.record is not None and fate.record.add(entry)
             elif isinstance(entry, ChoiceEnd):
                 fate.over.add(entry.choice)
             entries.append(entry)
