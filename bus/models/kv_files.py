@@ -118,10 +118,16 @@ def evict(limits: KvLimits, *, room_bytes: int = 0, now_s: float | None = None) 
 
 
 def delete_gone(root: Path, models: Sequence[str]) -> int:
-    """Delete the files of models that are not among `models`; return their number."""
-    names = {model_folder(root, model).name for model in models}
-    gone = [folder for folder in _entries(root) if folder.name not in names]
-    return sum(purge(root, unquote(folder.name))[0] for folder in gone)
+    """Delete the files of models that are not among `models`; return their number. Files that
+    cannot be deleted are left out."""
+    stay, deleted = set(models), 0
+    for file in kv_files(root):
+        if file.model not in stay:
+            with contextlib.suppress(OSError):
+                file.path.unlink()
+                deleted += 1
+    _drop_empty(root)
+    return deleted
 
 
 def _entries(folder: Path) -> Iterator[Path]:

@@ -261,7 +261,8 @@ class ClientRequest:
             if type(entry) is TokenDelta or type(entry) is ToolCallDelta:
                 tokens += entry.tokens
                 if record is not None and not record.add(entry):
-                    record = resuming.drop()
+                    resuming.drop()
+                    record = None
             elif type(entry) is ChoiceEnd:
                 self.finishes.add(entry.finish_reason)
                 resuming.over.add(entry.choice)

@@ -234,6 +234,7 @@ class RunFiles:
                     with self._lock:
                         self._parts[name] = parts
                     os.utime(path)
+            self._reported.discard("read")
             return header.run
         except (FileNotFoundError, Unwanted):
             return None

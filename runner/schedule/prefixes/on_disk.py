@@ -2,7 +2,7 @@
 computing them (decision 0099).
 
 Pure: time arrives as `now`. The shell passes the orders to the threads that have the files
-(`runner.engine.PrefixDisk`), and their reports to `take`. A run is read for a row that waits for
+(`PrefixDisk`), and their reports to `take`. A run is read for a row that waits for
 it, at most until it could have been computed. At most `MOST_READS` runs are read, or were read and
 not used yet, so their memory is bounded.
 """

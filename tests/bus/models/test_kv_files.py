@@ -86,6 +86,14 @@ def test_files_of_models_that_are_gone_are_deleted(tmp_path: Path) -> None:
     assert [file.model for file in kv_files(root)] == ["org/b"]
 
 
+def test_a_file_that_cannot_be_deleted_stays_and_the_others_go(tmp_path: Path) -> None:
+    plant(tmp_path, [("gone", 1, 0.0), ("gone", 1, 0.0)])
+    stubborn = model_folder(tmp_path, "gone") / "key" / "a-1.safetensors"
+    (stubborn / "inside").mkdir(parents=True)  # a folder in a file's place is not unlinked
+    assert delete_gone(tmp_path, ["stays"]) == 2
+    assert [file.path for file in kv_files(tmp_path)] == [stubborn]
+
+
 def test_what_a_dead_writer_left_goes_and_what_is_being_written_stays(tmp_path: Path) -> None:
     root = tmp_path / "kv"
     plant(root, [("a", 5, 1)])
