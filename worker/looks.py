@@ -26,9 +26,9 @@ PAUSE_S = 0.75
 PAUSE_SHARE = 20.0
 CLOSE_S = 2.0
 STUCK_S = 30.0
+"""A scan of the disk that takes longer than this many seconds is logged."""
 SWEEP_S = 20.0
 """KV files are looked through this often, so that those of a deleted model go within a minute."""
-"""A scan of the disk that takes longer than this many seconds is logged."""
 MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
 """The most unlisted entries, and the most characters of their texts, in the node card and in the
 log. The count of all unlisted entries is reported as well."""
@@ -37,10 +37,12 @@ UNLOGGED = ("stray", "still_written", "being_pulled")
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The result of a scan, and the fetched or pulled models that had arrived before the scan."""
+    """The result of a scan that began at `began_at`, and the fetched or pulled models that had
+    arrived before it."""
 
     seen: DiskLook
     came: frozenset[ModelId]
+    began_at: float
 
 
 class Looks:
@@ -69,6 +71,10 @@ class Looks:
             self._came, self._began_at, self._told_stuck = frozenset(came), now, False
             self._jobs.put(dict(used))
 
+    def hurry(self) -> None:
+        """Make the next scan due at once."""
+        self._next_at = 0.0
+
     def ended(self, now: float) -> Looked | None:
         """Return the result of a scan that has ended since the last call; None if none has ended.
         Raises the scan's error."""
@@ -79,7 +85,7 @@ class Looks:
         self._next_at = now + max(PAUSE_S, PAUSE_SHARE * self._took_s)
         if isinstance(result, Exception):
             raise result
-        return Looked(result, came)
+        return Looked(result, came, self._began_at)
 
     def is_stuck(self, now: float) -> bool:
         """Return whether the running scan has taken more than `STUCK_S`; true only once per

@@ -147,7 +147,7 @@ class Worker:
             )
         client.on_state.append(self._on_state)
         self._join()
-        self._saw(Looked(self._models.scan(), frozenset()))
+        self._saw(Looked(self._models.scan(), frozenset(), reactor.now()))
         self._looks = Looks(self._models, self._last_used, settings.kv_files)
         self._slots.list_slots()
         reactor.every(settings.timing.list_s, self._slots.list_if_due)
@@ -250,6 +250,8 @@ class Worker:
         if self._looks.is_stuck(now):
             self._log.warning("the disk with the models does not respond", silent_s=STUCK_S)
         came = {*self._downloads.came(), *self._pulls.came()}
+        if self._pulls.awaits_scan():
+            self._looks.hurry()
         self._looks.begin(now, came, self._used)
 
     def _saw(self, looked: Looked) -> None:
@@ -257,7 +259,7 @@ class Worker:
         self._models.take(looked.seen)
         self._notices.take(self._models.passed_over)
         self._downloads.looked(self._models, looked.came)
-        self._pulls.looked(looked.came)
+        self._pulls.looked(looked.came, looked.began_at)
         self._announce()
 
     def _announce(self) -> None:

@@ -5,7 +5,8 @@ runner that cannot load its model or import MLX is not retried on that node. Slo
 counted in a row, over all instances of the model, until an instance has served for a while. The
 first two are retried immediately; after that each pause is twice as long. The failures are also
 counted per node: if an instance pauses or was given up on a node, only other nodes get the model
-meanwhile (`barred`). If the ranks of a group lost each other, no node is blamed. If a rank ends
+meanwhile (`barred`). A node whose files of the model have changed is not barred, since the user may
+have repaired them. If the ranks of a group lost each other, no node is blamed. If a rank ends
 because it lost another rank, and that rank's node is found lost soon after, the failure is taken
 back. The cluster's state has a copy of these counts for the next leader (`setbacks`, `recall`). The
 copy has wall-clock times; this module uses the leader's own clock.
@@ -13,7 +14,7 @@ copy has wall-clock times; this module uses the leader's own clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from bus.wire.ids import InstanceId, ModelId, NodeId
@@ -87,6 +88,10 @@ class CrashLoops:
     failures: dict[InstanceId, list[float]] = field(default_factory=dict[InstanceId, list[float]])
     rows: dict[ModelId, FailedRow] = field(default_factory=dict[ModelId, FailedRow])
     ready_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
+    files: dict[tuple[ModelId, NodeId], Hashable] = field(
+        default_factory=dict[tuple[ModelId, NodeId], Hashable]
+    )
+    """Identities of the files with which a model failed on a node, as soon as they are known."""
 
     def count_failure(
         self,
@@ -120,6 +125,7 @@ class CrashLoops:
         row.on = dict(on)
         if place is not None:
             row.on[place] = NodeRow(count, now + waits_s, message[:MAX_WHY])
+            self.files.pop((model, place), None)
         if exit_code == GROUP_LOST:
             row.for_want_of = frozenset(shard.node for shard in instance.shards)
         self.rows[model] = row
@@ -156,6 +162,25 @@ class CrashLoops:
         and another node got the model."""
         on = self.rows[model].on
         on[node] = replace(on[node], until=max(on[node].until, now + RETRY_FAILED_S))
+
+    def forget_replaced(self, files: Mapping[NodeId, Mapping[ModelId, Hashable]]) -> list[ModelId]:
+        """Forget the failures of a model on a node if its files there have changed since. Return
+        the models that may be tried at once because of that. `files`: for each node that is not
+        lost, its models, with an identity of their files."""
+        failed = {(model, node) for model, row in self.rows.items() for node in row.on}
+        self.files = {place: files for place, files in self.files.items() if place in failed}
+        replaced: list[ModelId] = []
+        for model, node in sorted(place for place in failed if place[1] in files):
+            now = files[node].get(model)
+            if self.files.setdefault((model, node), now) == now:
+                continue
+            on = self.rows[model].on
+            del on[node], self.files[model, node]
+            self.rows[model].waits_until = 0.0
+            if not on:
+                del self.rows[model]
+            replaced.append(model)
+        return replaced
 
     def excuse(self, heard_at: Mapping[NodeId, float]) -> None:
         """Take back each model's last failure if the loss of a node explains it: the node has sent

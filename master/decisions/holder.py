@@ -332,6 +332,7 @@ class Holder:
         against the model."""
         self._memory.crash_loops.excuse(self.view.lost_since(now, BROKEN_S))
         self._memory.crash_loops.expire(log.state.instances.values(), now)
+        planner.forget_replaced(self._memory, log.state, self.view.living_cards(now))
         self._keep_setbacks(log, now)
         for name in [lost.instance.instance for lost in lost_copies(self._scene(log.state, now))]:
             scene = self._scene(log.state, now)

@@ -7,10 +7,11 @@ Unloading has three steps: the instance drains, its runner ends, then the instan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bus.replica.state import ClusterState
+from bus.wire.cards import NodeCard
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import LEAST_IDLE_S, Conditions, Instance, Setbacks
 from bus.wire.messages.commands import PlaceModel, TakeLease
@@ -267,6 +268,25 @@ def setbacks(notes: PlannerNotes, wall_s: float) -> dict[ModelId, Setbacks]:
     """Return the failure records of models, for the next leader. `wall_s`: how far the wall clock
     is ahead of this leader's clock."""
     return notes.crash_loops.setbacks(notes.loads.paused_until, wall_s)
+
+
+def forget_replaced(
+    notes: PlannerNotes, state: ClusterState, cards: Mapping[NodeId, NodeCard]
+) -> None:
+    """Forget the failures of models whose files have changed since, on the nodes of these cards."""
+    if not notes.crash_loops.rows:
+        return
+    files = {
+        node: {
+            model.model: (model.digest, model.modified_at_s, model.size_bytes)
+            for model in card.models
+        }
+        for node, card in cards.items()
+    }
+    for model in notes.crash_loops.forget_replaced(files):
+        for instance in state.instances.values():
+            if instance.model == model:
+                notes.failed_at.pop(instance.instance, None)
 
 
 def recall(notes: PlannerNotes, state: ClusterState, now: float, wall_s: float) -> None:

@@ -235,6 +235,41 @@ def test_a_model_that_was_given_up_waits_a_minute_or_its_longer_pause() -> None:
     assert loops.next_at(ModelId("m")) == 9_000.0 + 240.0
 
 
+def alone(number: int, node: str = "a") -> Instance:
+    """An instance of the model on one node."""
+    return group(number).model_copy(update={"shards": (shard_on(node),)})
+
+
+def shard_on(node: str) -> Shard:
+    return Shard(rank=0, node=NodeId(node), first_layer=0, last_layer=1, bytes_reserved=1)
+
+
+def test_failures_are_forgotten_once_the_files_have_changed() -> None:
+    loops, model, a = CrashLoops(), ModelId("m"), NodeId("a")
+    loops.count_failure(alone(0), LOAD_FAILED, 10.0, node=a)
+    assert loops.forget_replaced({a: {model: "broken"}}) == []
+    assert loops.forget_replaced({}) == []  # its node is lost
+    assert loops.forget_replaced({a: {model: "broken"}, NodeId("b"): {model: "other"}}) == []
+    assert loops.barred(11.0) and loops.next_at(model) == 10.0 + RETRY_FAILED_S
+    assert loops.forget_replaced({a: {model: "repaired"}}) == [model]
+    assert not loops.barred(11.0) and loops.next_at(model) == 0.0 and not loops.rows
+    assert loops.count_failure(alone(1), -9, 12.0, node=a).count == 1
+    assert loops.forget_replaced({a: {model: "repaired"}}) == []
+    assert loops.forget_replaced({a: {}}) == [model]  # deleted
+
+
+def test_files_that_change_on_one_node_excuse_no_other() -> None:
+    loops, model = CrashLoops(), ModelId("m")
+    for number, node in enumerate("ab"):
+        loops.count_failure(alone(number, node), LOAD_FAILED, 10.0, node=NodeId(node))
+    broken = {NodeId(node): {model: "broken"} for node in "ab"}
+    assert loops.forget_replaced(broken) == []
+    assert loops.forget_replaced(broken | {NodeId("a"): {model: "repaired"}}) == [model]
+    assert list(loops.barred(11.0)[model]) == ["b"]
+    loops.count_failure(alone(2, "b"), LOAD_FAILED, 20.0, node=NodeId("b"))
+    assert loops.forget_replaced({NodeId("b"): {model: "changed before the failure"}}) == []
+
+
 @pytest.mark.parametrize(("served_s", "count"), [(299.0, 3), (300.0, 1)])
 def test_a_copy_that_served_for_five_minutes_was_well(served_s: float, count: int) -> None:
     def failed_twice() -> CrashLoops:

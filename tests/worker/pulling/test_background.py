@@ -24,7 +24,7 @@ from worker.pulling.active import pulls as pulling
 from worker.pulling.active import record
 from worker.pulling.active.board import ENDED_S, REPEAT_S
 from worker.pulling.active.pulls import LEASE_S, Pulls
-from worker.pulling.order import PullOrder, PullSettings
+from worker.pulling.order import HERE_ALREADY, PullOrder, PullSettings
 from worker.transfer.downloads import Downloads
 
 ME = NodeId("me")
@@ -194,7 +194,7 @@ def test_a_pull_of_layers_stays_one_of_layers_until_they_are_here(machine: Machi
     machine.processes[-1].state = PullState(model=M, phase="done")
     machine.tick()
     machine.parts[M] = PartialModel(model=M, layers=((3, 6),), have_bytes=1, size_bytes=2)
-    machine.worker.looked([M])
+    machine.worker.looked([M], machine.now)
     machine.tick()
     ended = next(state for state in machine.states if "same" in state.questions)
     assert ended.phase == "done" and not ended.background
@@ -208,7 +208,7 @@ def test_layers_that_are_not_on_the_disk_after_their_pull_are_a_failure(machine:
     machine.processes[-1].state = PullState(model=M, phase="done")
     machine.tick()
     machine.parts[M] = PartialModel(model=M, layers=((3, 5),), have_bytes=1, size_bytes=2)
-    machine.worker.looked([M])
+    machine.worker.looked([M], machine.now)
     machine.tick()
     assert machine.states[0].reason == "unfit"
 
@@ -267,7 +267,7 @@ def test_a_finished_pull_leaves_the_record(begun: Machine) -> None:
     begun.tick()
     assert begun.worker.came() == [M]
     begun.cards[M] = least(ModelCard)
-    begun.worker.looked([M])
+    begun.worker.looked([M], begun.now)
     begun.tick()
     assert begun.states[0].phase == "done" and not begun.states[0].background
     begun.restart()
@@ -367,3 +367,26 @@ def test_the_record_keeps_running_pulls_and_the_newest_of_the_others() -> None:
     running = record.RecordedPull(model=M)
     kept = record._newest([running, *failed])  # pyright: ignore[reportPrivateUsage]
     assert kept == (running, *failed[4:]) and len(kept) == record.MOST_RECORDED
+
+
+def test_a_pull_trusts_only_a_scan_that_began_after_it(machine: Machine) -> None:
+    machine.cards[M] = least(ModelCard)
+    machine.worker.looked([], machine.now)
+    machine.tick(1.0)
+    machine.ask("deleted a moment ago")
+    machine.tick()
+    assert machine.worker.awaits_scan() and machine.states[0].phase == "waiting"
+    del machine.cards[M]
+    machine.worker.looked([], machine.now + 0.1)
+    machine.tick(0.2)
+    assert len(machine.running) == 1 and not machine.worker.awaits_scan()
+
+
+def test_a_model_that_the_next_scan_still_sees_is_not_pulled(machine: Machine) -> None:
+    machine.cards[M] = least(ModelCard)
+    machine.ask("it is here")
+    machine.tick()
+    machine.worker.looked([], machine.now + 0.1)
+    machine.tick(0.2)
+    assert (machine.states[0].phase, machine.states[0].note) == ("done", HERE_ALREADY)
+    assert not machine.processes

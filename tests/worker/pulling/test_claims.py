@@ -180,7 +180,7 @@ class SimNode:
         if came or (held_at is not None and self.net.now - held_at >= COPY_S):
             self.here.cards[M] = least(ModelCard)
             self.net.send(self, "card", None)
-        self.pulls.looked(came)
+        self.pulls.looked(came, self.net.now)
         self._say()
         self.pulls.tick(self.net.now)
 

@@ -51,6 +51,7 @@ class Pulls:
         self._board = PullBoard(client, PullRecord(settings.record, client.log), here)
         self.changes = PullChanges(client, self._board, downloads, settings.models)
         self._claims = Claims(client.speaker.node, settings.hub)
+        self._scanned_at = float("-inf")
         client.hear(f"pull.asked.{client.speaker.node}", self._take_question)
         now = client.reactor.now
         client.hear(
@@ -68,9 +69,14 @@ class Pulls:
     def came(self) -> list[ModelId]:
         return [pull.model for pull in self._board.live() if pull.came]
 
-    def looked(self, came: Collection[ModelId]) -> None:
-        """Record a scan of the disk: the models `came`, which had arrived before the scan began,
-        must be among the models now."""
+    def awaits_scan(self) -> bool:
+        """Return whether a pull waits for the next scan of the disk."""
+        return any(self._may_be_deleted(pull) for pull in self._board.live())
+
+    def looked(self, came: Collection[ModelId], began_at: float) -> None:
+        """Record a scan of the disk, which began at `began_at`: the models `came`, which had
+        arrived before, must be among the models now."""
+        self._scanned_at = began_at
         for pull in self._board.live():
             if not pull.came or pull.model not in came:
                 continue
@@ -183,6 +189,8 @@ class Pulls:
             self._start(pull, now)
 
     def _start(self, pull: Pull, now: float) -> None:
+        if self._may_be_deleted(pull):
+            return
         is_here = pull.model in self._here.cards
         if is_here and not pull.revision:
             self._board.end(pull, "done", note=HERE_ALREADY)
@@ -218,6 +226,10 @@ class Pulls:
             pull.standing.withdraw()
         elif not pull.goes or self._claimed(pull, now):
             self._pull(pull)
+
+    def _may_be_deleted(self, pull: Pull) -> bool:
+        """Return whether the last scan of the disk saw the model, but began before the pull."""
+        return pull.model in self._here.cards and self._scanned_at <= pull.asked_at
 
     def _release(self, pull: Pull, process: PullProcess, now: float) -> None:
         """Resume a held pull when it may run. If too many pulls are running, or another node
