@@ -61,10 +61,14 @@ class HttpCollector:
             answer = connection.getresponse()
             text = answer.read(MOST_ANSWER_BYTES)
             if is_late.is_set():
-                raise TimeoutError("no answer in time")
+                raise TimeoutError
             after = answer.headers.get("retry-after", "")
             return CollectorAnswer(answer.status, text, float(after) if after.isdecimal() else 0.0)
-        except http.client.HTTPException as error:
+        except (OSError, http.client.HTTPException) as error:
+            if is_late.is_set():
+                raise TimeoutError("no answer in time") from None
+            if isinstance(error, OSError):
+                raise
             raise OSError(f"the HTTP request failed: {type(error).__name__}") from None
         finally:
             late.cancel()

@@ -151,6 +151,7 @@ class Link:
         """
         self._check_is_here(address)
         if self._keys is not None and address.startswith("tcp://"):
+            self.monitor()  # or a handshake that ends before the link is watched is missed
             self._keys.reach(address, peer)
             return
         self.socket.connect(address)

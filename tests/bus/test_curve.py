@@ -348,6 +348,19 @@ def test_an_asyncio_loop_has_secure_links_too(site: Site) -> None:
     assert changes[0] == "connected"
 
 
+def test_a_link_that_is_watched_late_has_missed_no_change(site: Site) -> None:
+    server, client = site.keyring(A, ClusterKeys(KEY), B), site.keyring(B, ClusterKeys(KEY))
+    link, address, heard = site.serve(server.node)
+    dealer, changes = Link("dealer", security=client.node), list[Change]()
+    dealer.connect(address, peer=A)
+    dealer.send(b"hello")
+    assert site.until(lambda: bool(heard))
+    site.reactor.watch_changes(dealer, changes.append)
+    site.drop(link)
+    assert site.until(lambda: changes == ["connected", "lost"]), changes
+    site.reactor.hang_up(dealer)
+
+
 PROGRAM = """
 import sys
 from pathlib import Path
