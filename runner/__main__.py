@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -143,11 +144,19 @@ def command_engine(folder: Path, name: str) -> CommandEngine | None:
         raise ConfigError(f"{ENGINES_FILE}: {error}") from error
 
 
-def load_inputs(spec: RunnerSpec) -> EmbeddingInputs:
-    """Open the tokenizer of an embedding model, and return the object that tokenises inputs. Raises
+def load_inputs(
+    spec: RunnerSpec, engine: tuple[Callable[[str, bool], list[int]], int] | None
+) -> EmbeddingInputs:
+    """Open the tokenizer of an embedding model, and return the object that tokenises inputs.
+    `engine`: the tokenizer of the engine, if it has one, and the number of its ids. Raises
     TokenizerError."""
     from runner.text import EmbeddingInputs
 
+    if engine is not None:
+        encode, vocabulary = engine
+        return EmbeddingInputs.beside(
+            Path(spec.path), encode, max_tokens=spec.context_tokens, vocabulary=vocabulary
+        )
     return EmbeddingInputs.load(Path(spec.path), max_tokens=spec.context_tokens)
 
 

@@ -4,7 +4,7 @@ Each vector belongs to one input, and the other inputs of its batch do not chang
 """
 
 from runner.embedding.batches import Batch, BatchPace, next_batch
-from runner.embedding.embedder import Embedder, EmbedderFacts
+from runner.embedding.embedder import Embedder, EmbedderFacts, EngineTokenizer
 from runner.embedding.embedding_responder import EmbeddingResponder
 from runner.embedding.inputs import InputsReader, InputsText, PreparedInputs
 from runner.embedding.loop import Embedded, EmbeddingLoop
@@ -18,6 +18,7 @@ __all__ = [
     "EmbedderFacts",
     "EmbeddingLoop",
     "EmbeddingResponder",
+    "EngineTokenizer",
     "InputsReader",
     "InputsText",
     "OpenEmbedding",

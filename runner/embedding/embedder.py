@@ -5,10 +5,14 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from runner.engine import EngineMemory
+
+EngineTokenizer = tuple[Callable[[str, bool], list[int]], int]
+"""The tokenizer of an engine: a function, and the number of token ids. The function returns the ids
+of a text, with the special tokens around an input if asked to; it raises OSError."""
 
 
 class EmbedderFacts(Protocol):
@@ -48,12 +52,17 @@ class EmbedderFacts(Protocol):
 
 
 class Embedder(Protocol):
-    """Computes vectors. All calls come from the thread that loaded the model; an exception from any
-    of them is fatal."""
+    """Computes vectors. All calls but `trouble` and `kill` come from the thread that loaded the
+    model; an exception from any of them is fatal."""
 
     @property
     def facts(self) -> EmbedderFacts:
         """Return the facts of the model."""
+        ...
+
+    @property
+    def tokenizer(self) -> EngineTokenizer | None:
+        """Return the engine's own tokenizer; None if the model's files have it."""
         ...
 
     def embed(self, prompts: Sequence[Sequence[int]], dimensions: int | None) -> list[bytes]:
@@ -71,4 +80,14 @@ class Embedder(Protocol):
 
     def close(self) -> None:
         """Close the engine; no calls follow."""
+        ...
+
+    def trouble(self) -> str:
+        """Return why the engine cannot compute any more; "" if it can. May be called in any
+        thread."""
+        ...
+
+    def kill(self) -> None:
+        """End what outlives this process, because it ends now. May be called in any thread; does
+        not wait."""
         ...

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
 from runner.embedding.batches import Batch, BatchPace
-from runner.embedding.embedder import Embedder, EmbedderFacts
+from runner.embedding.embedder import Embedder, EmbedderFacts, EngineTokenizer
 from runner.engine import EngineStatus, LoadProgress
 
 IDLE_S = 0.5
@@ -65,6 +65,19 @@ class EmbeddingLoop:
         """Make `run` return after the current batch."""
         self._stopping = True
         self._batches.put(None)
+
+    @property
+    def tokenizer(self) -> EngineTokenizer | None:
+        return None if self._engine is None else self._engine.tokenizer
+
+    def trouble(self) -> str:
+        """Return why the engine cannot compute any more; "" if it can, or is not there yet."""
+        return "" if self._engine is None else self._engine.trouble()
+
+    def kill(self) -> None:
+        """End what outlives this process, because it ends now."""
+        if self._engine is not None:
+            self._engine.kill()
 
     def limit_s(self) -> float:
         """Return the time limit of the current batch, in seconds."""

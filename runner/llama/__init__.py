@@ -12,36 +12,44 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from runner.llama.child import ChildKilled
     from runner.llama.launch import Launch, launch_of
-    from runner.llama.llama_loop import LlamaLoop
+    from runner.llama.llama_loop import LlamaLoop, plan_launch
     from runner.llama.llama_responder import LlamaResponder
     from runner.llama.open_answer import SentWorks
+    from runner.llama.vectors import LlamaEmbedder
     from runner.llama.wire import STALLED_S, STILL_S, LlamaClient, LlamaTrouble, differing
 
 __all__ = [
     "STALLED_S",
     "STILL_S",
+    "ChildKilled",
     "Launch",
     "LlamaClient",
+    "LlamaEmbedder",
     "LlamaLoop",
     "LlamaResponder",
     "LlamaTrouble",
     "SentWorks",
     "differing",
     "launch_of",
+    "plan_launch",
 ]
 
 _HOMES = {
     "STALLED_S": "runner.llama.wire",
     "STILL_S": "runner.llama.wire",
+    "ChildKilled": "runner.llama.child",
     "Launch": "runner.llama.launch",
     "LlamaClient": "runner.llama.wire",
+    "LlamaEmbedder": "runner.llama.vectors",
     "LlamaLoop": "runner.llama.llama_loop",
     "LlamaResponder": "runner.llama.llama_responder",
     "LlamaTrouble": "runner.llama.wire",
     "SentWorks": "runner.llama.open_answer",
     "differing": "runner.llama.wire",
     "launch_of": "runner.llama.launch",
+    "plan_launch": "runner.llama.llama_loop",
 }
 
 

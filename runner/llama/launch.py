@@ -18,6 +18,8 @@ LEAST_BUILD, LEAST_NUMBERED = 7_500, 1_000
 """The oldest build of llama-server whose options and answers shoal understands. Lower numbers than
 the second are those of builds without the project's history, whose age is unknown."""
 MOST_ROWS = 32
+MOST_INPUTS = 8
+"""Inputs that an embedding model without a KV cache computes together at most."""
 BATCH_TOKENS = 512
 """The tokens of a prompt that are computed at once. llama-server reports its progress after each
 batch."""
@@ -52,7 +54,7 @@ class Launch:
             *("--host", str(self.socket)),
             *("--parallel", str(self.rows)),
             *("--ctx-size", str(self.cells)),
-            *("--batch-size", str(BATCH_TOKENS)),
+            *self._batched(),
             *("--threads", str(self.threads)),
             *self._placed(),
             *("--cache-ram", "0"),
@@ -65,6 +67,13 @@ class Launch:
             "--no-slots",
             "--offline",
         ]
+
+    def _batched(self) -> list[str]:
+        """Return the options about batches. An input of an embedding model is computed at once."""
+        if not self.facts.pooling:
+            return ["--batch-size", str(BATCH_TOKENS)]
+        cells = str(self.cells)
+        return ["--batch-size", cells, "--ubatch-size", cells, "--embedding"]
 
     def _placed(self) -> list[str]:
         """Return the options that say where the layers are. llama-server counts the visible GPUs
@@ -96,6 +105,8 @@ def launch_of(spec: RunnerSpec, file: Path, facts: GgufFacts, socket: Path, core
     free = spec.memory_limit_bytes - int(OVERHEAD * facts.weights_bytes) - FIXED_BYTES
     rows = min(spec.max_rows, MOST_ROWS)
     cells = max(context, min(free // kv, rows * context))
+    if facts.pooling:
+        rows, cells = (1 if any(facts.kv_bytes) else MOST_INPUTS), context
     is_whole = all(not share.layers for share in spec.devices)
     beside = spec.memory_limit_bytes - bytes_on(spec.devices)
     spills = bool(spec.devices) and is_whole and beside > FIXED_BYTES

@@ -5,13 +5,17 @@ The child belongs to the engine's thread and ends with it.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from bus.models.gguf import ENGINE, HOW_TO_ADD, GgufHeader, gguf_facts, read_header, weight_files
 from bus.process.clock import now as clock_now
+from bus.wire.messages.control import RunnerSpec
 from runner.engine import EngineMemory, EngineStatus, LoadProgress
 from runner.llama.child import Child, ChildKilled
-from runner.llama.launch import LEAST_BUILD, LEAST_NUMBERED, Launch
+from runner.llama.launch import LEAST_BUILD, LEAST_NUMBERED, Launch, launch_of
 from runner.llama.wire import LlamaClient, LlamaTrouble
 
 ASK_AGAIN_S = 0.05
@@ -19,6 +23,23 @@ LOOK_S = 0.25
 """Seconds between two checks of the child."""
 WORKS_CPU_S = 0.05
 """Processor time that shows that the child computes; an idle one uses far less in a minute."""
+
+
+def plan_launch(program: Sequence[str], spec: RunnerSpec, socket: Path) -> Launch:
+    """Return how `program` serves a runner's GGUF model at a socket. Raises BadGguf, OSError,
+    LlamaTrouble."""
+    if not program:
+        raise LlamaTrouble(f"{ENGINE} is not installed; install it: {HOW_TO_ADD}")
+    folder = Path(spec.path)
+    files = weight_files([path.name for path in folder.iterdir()])
+    if not files:
+        raise LlamaTrouble(f"{folder} has not exactly one GGUF model any more")
+    headers: list[GgufHeader] = []
+    for file in files:
+        with open(folder / file, "rb") as stream:
+            headers.append(read_header(stream, os.fstat(stream.fileno()).st_size))
+    cores = len(os.sched_getaffinity(0))
+    return launch_of(spec, folder / files[0], gguf_facts(*headers), socket, cores)
 
 
 class LlamaLoop:
@@ -68,6 +89,19 @@ class LlamaLoop:
                 self._measure(child)
         finally:
             child.end()
+
+    def check(self) -> None:
+        """Measure the child's memory. Raises ChildEnded if it has ended by itself. May be called in
+        any thread."""
+        if self._child is not None and not self._stopping.is_set():
+            self._child.check()
+            self._measure(self._child)
+
+    def end(self) -> None:
+        """End the child; returns when it is gone. Called in the engine's thread."""
+        self._stopping.set()
+        if self._child is not None:
+            self._child.end()
 
     def still_s(self, now: float) -> float:
         """Return for how long llama-server has used no processor time. It is busy during a batch of

@@ -8,8 +8,9 @@ would queue without a limit. A row keeps its slot of llama-server until it ends.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
+from typing import Generic, TypeVar
 
 from bus.models.gguf import ENGINE, missing_ability
 from bus.wire.errors import Refusal
@@ -17,7 +18,6 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Displaced, PromptAnswer
 from runner.llama.frames import Frame, LostAnswer, News
-from runner.llama.gatherer import StepGatherer
 from runner.llama.launch import Launch
 from runner.llama.open_answer import AnswerRow, OpenAnswer, SentWorks
 from runner.llama.slots import Slots
@@ -26,6 +26,9 @@ from runner.serving import OpenRequest, RequestServer, too_many
 from runner.text import BadGrammar, DeadEnd, PreparedRequest, ReadPrompt, TextThread
 
 RowId = tuple[RequestId, int]
+Row = TypeVar("Row")
+GATHER_S = 0.002
+"""The longest time that the first event of a step waits for the others."""
 
 
 class LlamaResponder:
@@ -276,3 +279,39 @@ class LlamaResponder:
                 self._stop(request_id, row)
             self._waiting = [each for each in self._waiting if each[0] is not answer]
         return answer
+
+
+class StepGatherer(Generic[Row]):
+    """Sends the tokens of one step together. llama-server sends one event for each row of a step,
+    and a message to the gateways for each of them would cost more than the token.
+
+    Calls `send` once all rows that took part in the last step have sent an event, or after
+    `GATHER_S`. `later` runs a callback after some seconds."""
+
+    def __init__(
+        self, send: Callable[[], None], later: Callable[[float, Callable[[], None]], object]
+    ) -> None:
+        self._send = send
+        self._later = later
+        self._came: set[Row] = set()
+        self._expected: set[Row] = set()
+        self._step = 0
+        self._waits = False
+
+    def add(self, row: Row, running: Set[Row]) -> None:
+        """Process an event of a row. `running` are the rows that may still send events."""
+        self._came.add(row)
+        if self._came >= self._expected & running:
+            self._end_step()
+        elif not self._waits:
+            self._waits = True
+            self._later(GATHER_S, partial(self._overdue, self._step))
+
+    def _overdue(self, step: int) -> None:
+        if step == self._step:
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self._step += 1
+        self._waits, self._expected, self._came = False, self._came, set()
+        self._send()

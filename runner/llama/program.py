@@ -26,12 +26,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", required=True)
     for name in ("parallel", "ctx-size", "batch-size", "threads"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--ubatch-size", type=int)
+    parser.add_argument("--embedding", action="store_true")
     options, _ = parser.parse_known_args(arguments)
     params = library.CommonParams()
     params.model.path = options.model
     params.hostnames = [options.host]
     params.n_parallel, params.n_ctx = options.parallel, options.ctx_size
-    params.n_batch = params.n_ubatch = options.batch_size
+    params.n_batch = options.batch_size
+    params.n_ubatch = options.ubatch_size or options.batch_size
+    params.embedding = options.embedding
     for cpu in (params.cpuparams, params.cpuparams_batch):
         cpu.n_threads, cpu.poll = options.threads, 0
     params.n_gpu_layers = params.cache_ram_mib = 0

@@ -75,30 +75,54 @@ class LlamaClient:
         number = text.partition("-")[0].removeprefix("b")
         return int(number) if number.isdecimal() else 0
 
-    def tokens(self, text: str) -> list[int]:
-        """Return the token ids of a text by llama-server's tokenizer. Raises LlamaTrouble."""
-        body = {"content": text, "add_special": False, "parse_special": True}
+    def tokens(self, text: str, *, special: bool = False) -> list[int]:
+        """Return the token ids of a text by llama-server's tokenizer; `special`: with the special
+        tokens around an input. Raises LlamaTrouble."""
+        body = {"content": text, "add_special": special, "parse_special": True}
         tokens = self._answer("POST", "/tokenize", body).get("tokens")
         if not isinstance(tokens, list):
             raise LlamaTrouble("llama-server's answer to /tokenize has no tokens")
         return cast(list[int], tokens)
+
+    def vectors(self, prompts: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return the vector of each prompt, given as token ids. It has length 1. Raises
+        LlamaTrouble."""
+        body = {"content": [list(prompt) for prompt in prompts], "embd_normalize": 2}
+        vectors: dict[int, list[float]] = {}
+        answer = self._json("POST", "/embedding", body, within_s=ONE_STALLED_S)
+        try:
+            for entry in cast(list[Any], answer):
+                (vectors[entry["index"]],) = entry["embedding"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise LlamaTrouble(f"llama-server's answer to /embedding is wrong: {error}") from error
+        if vectors.keys() != set(range(len(prompts))):
+            raise LlamaTrouble(f"llama-server made {len(vectors)} vectors of {len(prompts)} inputs")
+        return [vectors[index] for index in range(len(prompts))]
 
     def stream(self, body: Mapping[str, Any], post: Callable[[News], None]) -> Stream:
         """Start an answer. `post` is called in another thread."""
         return Stream(self._path, body, post)
 
     def _answer(self, verb: str, route: str, body: object = None) -> dict[str, Any]:
+        answer = self._json(verb, route, body)
+        if not isinstance(answer, dict):
+            raise LlamaTrouble(f"llama-server's answer to {route} is no JSON object")
+        return cast(dict[str, Any], answer)
+
+    def _json(self, verb: str, route: str, body: object = None, within_s: float = ASK_S) -> object:
         try:
-            status, data = self._ask(verb, route, body)
+            status, data = self._ask(verb, route, body, within_s)
             answer: object = json.loads(data)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise LlamaTrouble(f"llama-server did not answer {route}: {error}") from error
-        if status != 200 or not isinstance(answer, dict):
+        if status != 200:
             raise LlamaTrouble(f"llama-server answered {route} with {status}: {data[:200]!r}")
-        return cast(dict[str, Any], answer)
+        return answer
 
-    def _ask(self, verb: str, route: str, body: object = None) -> tuple[int, bytes]:
-        connection = _UnixConnection(self._path, ASK_S)
+    def _ask(
+        self, verb: str, route: str, body: object = None, within_s: float = ASK_S
+    ) -> tuple[int, bytes]:
+        connection = _UnixConnection(self._path, within_s)
         with contextlib.closing(connection):
             connection.request(verb, route, None if body is None else _packed(body), _HEADERS)
             answer = connection.getresponse()

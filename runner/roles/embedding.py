@@ -1,13 +1,16 @@
 """Talks to the engine and text threads, and to gateways: serves an embedding model.
 
-This role has a single rank. The engine loads and warms up, then the text thread opens the
-tokenizer. The runner is ready when both are done, and leaves if either fails.
+This role has a single rank. The engine is MLX, or llama-server for a GGUF file. It loads and warms
+up, then the text thread opens the tokenizer. The runner is ready when both are done, and leaves if
+either fails, or if llama-server ends.
 """
 
 from __future__ import annotations
 
 import os
+from functools import partial
 
+from bus.models.gguf import DTYPE
 from bus.process.clock import wall
 from bus.process.memory import keep
 from bus.wire.messages.control import RunnerSpec
@@ -20,7 +23,10 @@ from runner.embedding import (
     InputsText,
     PreparedInputs,
 )
-from runner.lifecycle import PREPARES_S
+from runner.lifecycle import ENGINE_ERROR, PREPARES_S
+from runner.llama import ChildKilled, LlamaEmbedder, plan_launch
+from runner.roles.llama import socket_of
+from runner.roles.model_thread import Broken, LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import (
     TEXT_THREAD,
@@ -48,8 +54,10 @@ class EmbeddingRole(ServingRole):
             self._load_engine, lambda news: reactor.call(lambda: self._embedded(news))
         )
         super().__init__(parts, self._loop)
+        self._socket = socket_of(shell)
+        self._was_killed = False
         self._text: TextThread[PreparedInputs] = TextThread(
-            lambda: InputsText(parts.factories.load_inputs(spec)), reactor.call, self._text_loaded
+            self._open_text, reactor.call, self._text_loaded
         )
         self._responder = self._server.responder = EmbeddingResponder(
             self._server, reactor.now, loop=self._loop, text=self._text
@@ -68,11 +76,22 @@ class EmbeddingRole(ServingRole):
             self._stuck(what, thread=TEXT_THREAD)
         if self._computing.passed(now, self._loop.limit_s) is not None:
             self._stuck(f"batch {self.status.steps_done + 1} exceeded its time limit")
+        if why := self._loop.trouble():
+            self._host.leave(ENGINE_ERROR, "runner_lost", f"the engine failed: {why}")
+
+    def stop(self, timeout_s: float) -> None:
+        """Stop the engine; kill llama-server if it does not end in time."""
+        super().stop(timeout_s)
+        self._loop.kill()
 
     def reading(self, now: float) -> RunnerReading:
-        """Return the current reading of this runner, with rates since the previous reading."""
-        load = self._load()
-        return self._meter.reading(self._host.phase, self.status, load, self.open_requests, now)
+        """Return the current reading of this runner, with rates since the previous reading. The
+        memory of a GGUF model is that of llama-server."""
+        load, status = self._load(), self.status
+        reading = self._meter.reading(self._host.phase, status, load, self.open_requests, now)
+        if self._spec.dtype == DTYPE:
+            return reading.model_copy(update={"process_bytes": status.memory.active_bytes})
+        return reading
 
     def _load(self) -> SchedulerLoad:
         """Return the numbers of running and waiting requests, and the best priority of each."""
@@ -88,7 +107,25 @@ class EmbeddingRole(ServingRole):
     # --- from the threads ------------------------------------------------------------------
 
     def _load_engine(self, progress: Progressed) -> Embedder:
-        return self._factories.load_embedder(self._spec, progress)
+        spec, program = self._spec, self._factories.llama_server
+        if spec.dtype != DTYPE:
+            return self._factories.load_embedder(spec, progress)
+        plan = partial(plan_launch, program, spec, self._socket)
+        try:
+            return LlamaEmbedder(program, plan, spec.load_deadline_s, progress)
+        except ChildKilled:
+            self._was_killed = True
+            raise
+
+    def _open_text(self) -> InputsText:
+        return InputsText(self._factories.load_inputs(self._spec, self._loop.tokenizer))
+
+    def _take_news(self, news: ThreadNews) -> None:
+        """Process a report from the engine's thread. A load that failed because llama-server was
+        killed may be retried, as that of a killed runner."""
+        if isinstance(news, LoadFailed) and self._was_killed:
+            news = Broken(news.message, news.message, news.story)
+        super()._take_news(news)
 
     def _loaded(self) -> None:
         facts = self._loop.facts

@@ -8,19 +8,13 @@ fails, or if llama-server ends or is silent.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
-from bus.models.gguf import (
-    DTYPE,
-    ENGINE,
-    HOW_TO_ADD,
-    GgufHeader,
-    gguf_facts,
-    read_header,
-    weight_files,
-)
+from bus.models.gguf import DTYPE, ENGINE
 from bus.process.clock import wall
 from bus.process.memory import keep
+from bus.service import Shell
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.readings import RunnerReading
@@ -29,14 +23,13 @@ from runner.lifecycle import ENGINE_ERROR, PREPARES_S
 from runner.llama import (
     STALLED_S,
     STILL_S,
-    Launch,
     LlamaClient,
     LlamaLoop,
     LlamaResponder,
     LlamaTrouble,
     SentWorks,
     differing,
-    launch_of,
+    plan_launch,
 )
 from runner.roles.model_thread import Broken, LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
@@ -54,14 +47,20 @@ COMPARED_TOKENS = 4_096
 """The longest context for texts by which tokenizers are compared."""
 
 
+def socket_of(shell: Shell) -> Path:
+    """Return the path of the socket at which a runner's llama-server answers."""
+    return Path(shell.endpoints.folder, f"{shell.speaker.process.replace(':', '-')}.llama.sock")
+
+
 class LlamaRole(ServingRole):
     """The role of a runner with a GGUF model."""
 
     def __init__(self, parts: RoleParts) -> None:
         spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor
-        name = f"{shell.speaker.process.replace(':', '-')}.llama.sock"
-        self._socket = Path(shell.endpoints.folder, name)
-        self._loop = LlamaLoop(parts.factories.llama_server, self._plan, spec.load_deadline_s)
+        self._socket = socket_of(shell)
+        program = parts.factories.llama_server
+        plan = partial(plan_launch, program, spec, self._socket)
+        self._loop = LlamaLoop(program, plan, spec.load_deadline_s)
         super().__init__(parts, self._loop)
         self._text: TextThread[PreparedRequest | ReadPrompt] = TextThread(
             self._open_text, reactor.call, self._text_loaded
@@ -113,22 +112,6 @@ class LlamaRole(ServingRole):
         if isinstance(news, LoadFailed) and self._loop.was_killed:
             news = Broken(news.message, news.message, news.story)
         super()._take_news(news)
-
-    def _plan(self) -> Launch:
-        """Return how to start llama-server; called in the engine's thread. Raises BadGguf, OSError,
-        LlamaTrouble."""
-        if not self._factories.llama_server:
-            raise LlamaTrouble(f"{ENGINE} is not installed; install it: {HOW_TO_ADD}")
-        folder = Path(self._spec.path)
-        files = weight_files([path.name for path in folder.iterdir()])
-        if not files:
-            raise LlamaTrouble(f"{folder} has not exactly one GGUF model any more")
-        headers: list[GgufHeader] = []
-        for file in files:
-            with open(folder / file, "rb") as stream:
-                headers.append(read_header(stream, os.fstat(stream.fileno()).st_size))
-        cores = len(os.sched_getaffinity(0))
-        return launch_of(self._spec, folder / files[0], gguf_facts(*headers), self._socket, cores)
 
     def _loaded(self) -> None:
         launch = self._loop.launch

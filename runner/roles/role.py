@@ -26,7 +26,7 @@ from bus.wire.messages.control import GroupSpec, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.tokens import Cancel
 from runner import lifecycle
-from runner.embedding import Embedder, InputsReader
+from runner.embedding import Embedder, EngineTokenizer, InputsReader
 from runner.engine import (
     Engine,
     EngineStatus,
@@ -57,8 +57,9 @@ NO_PEER = b""
 class Factories:
     """Factories of a role's parts. `load_engine`, `load_follower`, `load_embedder`, `open_maker`
     (raises NotMade) and `open_exchanges` (for a test) are called in the engine's thread.
-    `load_text`, `load_inputs` (of an embedding model) and `load_sent_text` (of a GGUF model) are
-    called in the text thread. `llama_server` is the command that starts it; empty if there is none.
+    `load_text`, `load_inputs` (of an embedding model; given the engine's own tokenizer, if it has
+    one) and `load_sent_text` (of a GGUF model) are called in the text thread. `llama_server` is the
+    command that starts it; empty if there is none.
     `command_engine` returns the program of `engines.toml` with a name (raises ConfigError), and
     `environment` the environment of packages with a name; None if there is none. They are called in
     the engine's thread. `form_group` (group, own rank, seconds;
@@ -71,7 +72,7 @@ class Factories:
     load_follower: Callable[[RunnerSpec, RankContext, Progressed], FollowingEngine]
     load_text: Callable[[RunnerSpec], TextWorks]
     load_embedder: Callable[[RunnerSpec, Progressed], Embedder]
-    load_inputs: Callable[[RunnerSpec], InputsReader]
+    load_inputs: Callable[[RunnerSpec, EngineTokenizer | None], InputsReader]
     form_group: Callable[[GroupSpec, int, float], None]
     open_exchanges: Callable[[RunnerSpec, RankContext], Exchanges]
     open_maker: Callable[[RunnerSpec], Maker]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bus.wire.errors import BadRequest, ContextOverflow
+from runner.embedding import EngineTokenizer
 from runner.engine import EngineMemory
 
 LIMIT = 16
@@ -56,6 +57,14 @@ class FakeEmbedder:
     let: threading.Semaphore | None = None
     broken: bool = False
     closed: bool = False
+    tokenizer: EngineTokenizer | None = None
+    why: str = ""
+
+    def trouble(self) -> str:
+        return self.why
+
+    def kill(self) -> None:
+        self.closed = True
 
     def embed(self, prompts: Sequence[Sequence[int]], dimensions: int | None) -> list[bytes]:
         if self.broken:

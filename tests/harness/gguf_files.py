@@ -1,5 +1,5 @@
-"""Talks to the disk: writes GGUF files: small ones, whole or in parts, and a Qwen3 from its MLX
-folder."""
+"""Talks to the disk: writes GGUF files: small ones, whole or in parts, and a Qwen3 or a BERT from
+its MLX folder."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ NAMES = {
     "mlp.down_proj": "ffn_down",
 }  # fmt: skip
 """mlx-lm's names of a layer's tensors, and llama.cpp's."""
+BERT_NAMES = {
+    "attention.self.query": "attn_q", "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v", "attention.output.dense": "attn_output",
+    "attention.output.LayerNorm": "attn_output_norm", "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
+    "word_embeddings": "token_embd", "position_embeddings": "position_embd",
+    "token_type_embeddings": "token_types", "LayerNorm": "token_embd_norm",
+}  # fmt: skip
+"""A BERT's names of tensors, and llama.cpp's."""
 SMALL: dict[str, Any] = {
     "general.architecture": "llama", "general.file_type": 15, "llama.block_count": 2,
     "llama.context_length": 2048, "llama.embedding_length": 64, "llama.attention.head_count": 4,
@@ -131,6 +140,12 @@ def small(**changed: Any) -> bytes:
     return gguf(metadata, {"token_embd.weight": (F16, (64, 3), bytes(2 * 64 * 3))})
 
 
+def embedder(**changed: Any) -> bytes:
+    """Return a small file that is an embedding model by its header; `changed` as in `small`."""
+    sizes = {"bert__block_count": 2, "bert__context_length": 64, "bert__embedding_length": 64}
+    return small(general__architecture="bert", **{"bert__pooling_type": 2, **sizes, **changed})
+
+
 def from_qwen3(folder: Path, target: Path, *, pre: str = "qwen2", count: int = 1) -> Path:
     """Write the Qwen3 of an MLX folder with unquantised weights as a GGUF file in float32, or as
     `count` parts of one, named after the file."""
@@ -197,6 +212,62 @@ def gguf_name(name: str) -> str:
     return f"blk.{layer}.{NAMES[rest.removesuffix('.weight')]}.weight"
 
 
+def from_bert(folder: Path, target: Path, pooling: int = 1, **changed: Any) -> Path:
+    """Write the BERT of a folder as a GGUF file in float32. `pooling`: llama.cpp's number."""
+    config = json.loads((folder / "config.json").read_text())
+    tensors: dict[str, tuple[int, Sequence[int], bytes]] = {}
+    for name, array in weights_in(folder / "model.safetensors").items():
+        if array.dtype == np.float32 and not name.startswith("pooler"):
+            shape = tuple(reversed(array.shape))
+            tensors[_bert_name(name.removeprefix("bert."))] = (F32, shape, array.tobytes())
+    metadata = {
+        "general.architecture": "bert", "general.file_type": 0,
+        "bert.block_count": config["num_hidden_layers"],
+        "bert.context_length": config["max_position_embeddings"],
+        "bert.embedding_length": config["hidden_size"],
+        "bert.feed_forward_length": config["intermediate_size"],
+        "bert.attention.head_count": config["num_attention_heads"],
+        "bert.attention.layer_norm_epsilon": float(config["layer_norm_eps"]),
+        "bert.attention.causal": False,
+        "bert.pooling_type": pooling,
+        **_word_pieces(json.loads((folder / "tokenizer.json").read_text())),
+        **changed,
+    }  # fmt: skip
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(gguf(metadata, tensors))
+    return target
+
+
+def _word_pieces(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a WordPiece tokenizer. llama.cpp marks the beginnings of words."""
+    vocabulary: dict[str, int] = tokenizer["model"]["vocab"]
+    special = {token["id"] for token in tokenizer["added_tokens"] if token["special"]}
+    pieces = {
+        index: name if index in special else name[2:] if name.startswith("##") else f"\u2581{name}"
+        for name, index in vocabulary.items()
+    }
+    order = sorted(pieces)
+    names = {"bos": "CLS", "cls": "CLS", "seperator": "SEP", "unknown": "UNK", "padding": "PAD"}
+    return {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": [pieces[index] for index in order],
+        "tokenizer.ggml.token_type": Signed(CONTROL if i in special else NORMAL for i in order),
+        "tokenizer.ggml.token_type_count": 2,
+        **{
+            f"tokenizer.ggml.{name}_token_id": vocabulary[f"[{token}]"]
+            for name, token in names.items()
+        },
+    }
+
+
+def _bert_name(name: str) -> str:
+    stem, _, end = name.rpartition(".")
+    if stem.startswith("embeddings."):
+        return f"{BERT_NAMES[stem.removeprefix('embeddings.')]}.{end}"
+    layer, _, rest = stem.removeprefix("encoder.layer.").partition(".")
+    return f"blk.{layer}.{BERT_NAMES[rest]}.{end}"
+
+
 def weights_in(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Return the tensors of a safetensors file in float16 or float32."""
     data = path.read_bytes()
@@ -206,7 +277,7 @@ def weights_in(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     for name, entry in header.items():
         if name != "__metadata__":
             first, last = entry["data_offsets"]
-            kind = {"F16": "<f2", "F32": "<f4"}[entry["dtype"]]
+            kind = {"F16": "<f2", "F32": "<f4", "I64": "<i8"}[entry["dtype"]]
             part = data[8 + length + first : 8 + length + last]
             arrays[name] = np.frombuffer(part, kind).reshape(entry["shape"])
     return arrays

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.harness.gguf_files import F16, SMALL, from_qwen3, gguf, parts, small, small_tensors
+from tests.harness.gguf_files import (
+    F16,
+    SMALL,
+    embedder,
+    from_qwen3,
+    gguf,
+    parts,
+    small,
+    small_tensors,
+)
 from tests.harness.llama_site import TINY, tiny_gguf
 
 Make = Callable[[Path], Any]
@@ -147,7 +156,10 @@ NO_MODEL: dict[str, Kind] = {
     "projector": Kind(holding(small(general__architecture="clip")), "projector", "text only"),
     "lora": Kind(holding(small(general__type="adapter")), "a LoRA adapter", "llama-export-lora"),
     "importance": Kind(holding(small(general__type="imatrix")), "an importance matrix", "itself"),
-    "embedding": Kind(holding(small(general__architecture="bert")), "embedding", "MLX"),
+    "reranker": Kind(holding(embedder(bert__pooling_type=4)), "reranking", "an embedding model"),
+    "pooling-unknown": Kind(
+        holding(embedder(bert__pooling_type=None)), "bert.pooling_type is missing", "1_Pooling"
+    ),
     "two-models": Kind(holding(WHOLE, other=WHOLE), "2 GGUF files"),
     "with-projector": Kind(
         holding(WHOLE, mmproj=small(general__architecture="clip")),

@@ -29,6 +29,9 @@ from worker.models.passed_over import Unfit
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 DEFAULT_CONTEXT = 4096
 WHOLE = "an embedding model runs on a single rank"
+GGUF_INPUT_TOKENS = 2_048
+"""The longest input of an embedding model in a GGUF file: llama-server computes it in one piece,
+and reserves the memory for that."""
 MAX_LAYERS = 4096
 THINKING_WORDS = (
     "enable_thinking", "<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>",
@@ -210,30 +213,52 @@ def gguf_card(
     unused = _unused_adapters() if has_adapters else None
     others = _other_backends(notes)
     context, kv = no_more_context(notes, card), kv_notice(notes, card, "full")
+    card = _gguf_embedding_card(card, facts) if facts.pooling else card
     return card, (lacking, context, kv, others, unused)
+
+
+def _gguf_embedding_card(card: ModelCard, facts: GgufFacts) -> ModelCard:
+    """Return the card of an embedding model in a GGUF file. Its longest input is computed at once,
+    so its context is at most `GGUF_INPUT_TOKENS`. A decoder keeps the KV of one such input."""
+    tokens = min(card.context_tokens, GGUF_INPUT_TOKENS)
+    return card.model_copy(
+        update={
+            **_of_vectors(facts.vector_width),
+            "context_tokens": tokens,
+            "kv_bytes_fixed": tokens * sum(facts.kv_bytes),
+            "layer_kv_fixed": tuple(tokens * size for size in facts.kv_bytes),
+        }
+    )
 
 
 def embedding_card(card: ModelCard, settings: EmbeddingModel) -> ModelCard:
     """Return the card of an embedding model; `card` is derived from its config.json and weights."""
     return card.model_copy(
         update={
-            "makes": "embedding",
-            "dimensions": settings.dimensions,
+            **_of_vectors(settings.dimensions),
             "dimension_choices": settings.dimension_choices,
             "dimensions_at_most": settings.width if settings.any_dimensions else 0,
             "context_tokens": min(card.context_tokens, settings.max_tokens),
-            "capabilities": ("embedding",),
-            "thinking": False,
-            "kv_bytes_per_token": 0,
-            "kv_bytes_fixed": 0,
-            "layer_kv": (),
-            "layer_kv_fixed": (),
-            "tensor_sizes": {},
             "unsplit_because": WHOLE,
-            "fetched_in_parts": False,
-            "default_max_tokens": None,
         }
     )
+
+
+def _of_vectors(dimensions: int) -> dict[str, Any]:
+    """Return the card entries that all embedding models share."""
+    return {
+        "makes": "embedding",
+        "dimensions": dimensions,
+        "capabilities": ("embedding",),
+        "thinking": False,
+        "kv_bytes_per_token": 0,
+        "kv_bytes_fixed": 0,
+        "layer_kv": (),
+        "layer_kv_fixed": (),
+        "tensor_sizes": {},
+        "fetched_in_parts": False,
+        "default_max_tokens": None,
+    }
 
 
 def without_lacking(notes: Notes, adapters: FoundAdapters) -> tuple[Notes, Unfit | None]:

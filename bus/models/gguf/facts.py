@@ -1,4 +1,5 @@
-"""Facts about the model of a GGUF file, from its header: architecture, sizes and texts.
+"""Facts about the model of a GGUF file, from its header: architecture, sizes and texts; for an
+embedding model, also how it makes vectors.
 
 Pure. The keys are those of ggml's `docs/gguf.md`; most begin with the architecture's name. The KV
 cache is that of llama-server's default: 16-bit keys and values of the whole context in each layer.
@@ -45,18 +46,23 @@ _NOT_TEXT: Mapping[str, tuple[str, str]] = {
 }
 """Kinds of files that are not language models, with the remedy, by architecture or `general.type`.
 """
-_EMBEDDERS = frozenset({
+_ENCODERS = frozenset({
     "bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert",
     "neo-bert", "eurobert", "t5encoder", "gemma-embedding",
 })  # fmt: skip
+"""Architectures that only make vectors. They keep no KV."""
+_NO_POOLING = "none"
+_POOLINGS = (_NO_POOLING, "mean", "cls", "last", "rank")
+"""llama.cpp's ways to make one vector of those of all tokens, by their number in a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFacts:
-    """The facts of a language model. `kv_bytes` is the KV cache of each layer per token, in bytes.
+    """The facts of a model. `kv_bytes` is the KV cache of each layer per token, in bytes.
     `quantization` is the name that llama.cpp's tools use, such as Q4_K_M. `layer_bytes` are the
     weights of each layer; the token embedding has `embedding_bytes`, all other tensors
-    `head_bytes`."""
+    `head_bytes`. `pooling`: how an embedding model makes one vector of those of all tokens, which
+    has `vector_width` numbers; "": the model generates text."""
 
     architecture: str
     layers: int
@@ -71,11 +77,13 @@ class GgufFacts:
     layer_bytes: tuple[int, ...] = ()
     embedding_bytes: int = 0
     head_bytes: int = 0
+    pooling: str = ""
+    vector_width: int = 0
 
 
 def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
-    """Return the facts of the language model whose file, or whose parts in order, have these
-    headers. Raises BadGguf if a fact is missing or impossible, or if the file is something else."""
+    """Return the facts of the model whose file, or whose parts in order, have these headers. Raises
+    BadGguf if a fact is missing or impossible, or if the file is something else."""
     header = joined((first, *rest))
     metadata = header.metadata
     architecture = _text(metadata, "general.architecture")
@@ -90,13 +98,16 @@ def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
     if not isinstance(template, str) or len(template) > MOST_TEMPLATE_CHARACTERS:
         raise BadGguf(f"{TEMPLATE} is no text of at most {MOST_TEMPLATE_CHARACTERS:,} characters")
     sizes = _sizes(header, layers)
+    width_key = f"{architecture}.embedding_length_out"
+    pooling = _pooling(metadata, architecture)
+    has_kv = architecture not in _ENCODERS
     return GgufFacts(
         architecture=architecture,
         layers=layers,
         context_tokens=_count(metadata, f"{architecture}.context_length", MOST_CONTEXT),
         vocabulary=_vocabulary(metadata),
         width=width,
-        kv_bytes=_kv_bytes(metadata, architecture, layers, width),
+        kv_bytes=_kv_bytes(metadata, architecture, layers, width) if has_kv else (0,) * layers,
         quantization=_quantization(header),
         parameters=sum(tensor.count for tensor in header.tensors),
         weights_bytes=sum(sizes.values()),
@@ -104,6 +115,8 @@ def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
         layer_bytes=tuple(sizes[layer] for layer in range(layers)),
         embedding_bytes=sizes[_EMBEDDING],
         head_bytes=sizes[_HEAD],
+        pooling=pooling,
+        vector_width=_count(metadata, width_key, MOST_WIDTH, default=width) if pooling else 0,
     )
 
 
@@ -119,22 +132,38 @@ def _sizes(header: GgufHeader, layers: int) -> Counter[int]:
 
 
 def _check_kind(metadata: Mapping[str, Value], architecture: str, files: int) -> None:
-    """Raise BadGguf if these `files` are not a whole language model."""
+    """Raise BadGguf if these `files` are not a whole model of text or of vectors."""
     for key in ("general.type", "general.architecture"):
         if (other := _NOT_TEXT.get(str(metadata.get(key)))) is not None:
             what, remedy = other
             raise OtherGguf(f"it is {what}, not a language model", remedy)
-    if architecture in _EMBEDDERS or f"{architecture}.pooling_type" in metadata:
-        raise OtherGguf(
-            "it is an embedding or reranking model; shoal runs such models in MLX only",
-            "use the MLX or safetensors version of the model",
-        )
     parts = metadata.get(COUNT, 1)
     if files == 1 and parts not in (0, 1):
         raise OtherGguf(
             f"it is one of {parts} parts; they must be together, named NAME-00001-of-0000N{SUFFIX}",
             "download all parts into this folder, and keep their names",
         )
+
+
+def _pooling(metadata: Mapping[str, Value], architecture: str) -> str:
+    """Return how an embedding model makes its vectors; "" for a model that generates text."""
+    key = f"{architecture}.pooling_type"
+    number = metadata.get(key, 0)
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(_POOLINGS):
+        raise BadGguf(f"{key} is {_shown(number)}; it must be 0 to {len(_POOLINGS) - 1}")
+    pooling = _POOLINGS[number]
+    if pooling == "rank":
+        raise OtherGguf(
+            "it is a reranking model, and shoal has no reranking", "use an embedding model"
+        )
+    if pooling != _NO_POOLING:
+        return pooling
+    if architecture in _ENCODERS:
+        raise OtherGguf(
+            f"it is an embedding model that does not say how to make vectors: {key} is missing",
+            "convert the original model again, with its folder 1_Pooling",
+        )
+    return ""
 
 
 def _kv_bytes(

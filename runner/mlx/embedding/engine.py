@@ -113,6 +113,16 @@ class EmbeddingEngine:
                 results[row] = data[place * size : (place + 1) * size]
         return results
 
+    @property
+    def tokenizer(self) -> None:
+        """Return None: the model's folder has the tokenizer."""
+
+    def trouble(self) -> str:
+        return ""
+
+    def kill(self) -> None:
+        """Do nothing: MLX computes in this process."""
+
     def memory(self) -> EngineMemory:
         """Return the bytes that MLX holds now; the engine keeps nothing between batches."""
         return EngineMemory(

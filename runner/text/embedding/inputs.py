@@ -1,6 +1,7 @@
 # pyright: reportUnknownMemberType=false
 # (the arguments of some of tokenizers' functions are untyped)
-"""Talks to the tokenizer files of an embedding model's directory, once, when it is opened.
+"""Talks to the tokenizer of an embedding model: to its files, once, when they are opened, or to an
+engine that has the tokenizer.
 
 An input becomes the model's token ids, including the special tokens of its tokenizer. Nothing
 changes after opening, so any thread may use it. Other threads run while a text is tokenised.
@@ -9,8 +10,8 @@ changes after opening, so any thread may use it. Other threads run while a text 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,10 @@ CONFIG = "config.json"
 MOST_BYTES = 16 << 20
 """Maximum size of a settings file of a model."""
 MOST_SPECIAL = 16
+TOKENIZER = "tokenizer.json"
+Encode = Callable[[str, bool], list[int]]
+"""Returns the token ids of a text, with the special tokens around an input if asked to. Raises
+TokenizerError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +68,27 @@ def open_embedding_folder(folder: Path) -> EmbeddingFolder:
 class EmbeddingInputs:
     """The tokeniser of an embedding model's inputs."""
 
-    def __init__(self, tokenizer: Tokenizer, model: EmbeddingModel, vocabulary: int) -> None:
-        """Switch off the truncation and padding of `tokenizer`. Token ids are below `vocabulary`.
-        Raises TokenizerError if special tokens alone fill an input."""
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        self._tokenizer = tokenizer
-        self._model = model
+    def __init__(
+        self,
+        encode: Encode,
+        *,
+        max_tokens: int,
+        vocabulary: int,
+        prompt: str = "",
+        lower_case: bool = False,
+    ) -> None:
+        """An input has at most `max_tokens` tokens, special ones included; ids are below
+        `vocabulary`. `prompt` precedes each text. Raises TokenizerError if special tokens alone
+        fill an input."""
+        self.max_tokens = max_tokens
+        self._encode = encode
         self._vocabulary = vocabulary
-        self._before, self._after = _around(tokenizer)
-        self._room = model.max_tokens - len(self._before) - len(self._after)
+        self._prompt = prompt
+        self._lower_case = lower_case
+        self._before, self._after = _around(encode)
+        self._room = max_tokens - len(self._before) - len(self._after)
         if self._room < 1:
-            raise TokenizerError(
-                f"its special tokens fill all {model.max_tokens} tokens of an input"
-            )
+            raise TokenizerError(f"its special tokens fill all {max_tokens} tokens of an input")
 
     @classmethod
     def load(cls, folder: Path, max_tokens: int | None = None) -> EmbeddingInputs:
@@ -87,26 +99,31 @@ class EmbeddingInputs:
         vocabulary = opened.config.get("vocab_size")
         if type(vocabulary) is not int or vocabulary < 1:
             raise TokenizerError(f"{folder.name}: {CONFIG}: vocab_size is not a positive number")
-        path = folder / "tokenizer.json"
-        try:
-            if not path.exists():
-                raise TokenizerError(f"{folder.name}: tokenizer.json is missing")
-            check_file(path)
-            with panics_told():
-                tokenizer = Tokenizer.from_file(str(path))
-        except TokenizerError:
-            raise
-        except Exception as error:  # the library's errors are plain Exceptions
-            raise TokenizerError(f"{folder.name}: tokenizer.json: {error}") from error
         model = opened.model
-        if max_tokens is not None and max_tokens < model.max_tokens:
-            model = replace(model, max_tokens=max_tokens)
-        return cls(tokenizer, model, vocabulary)
+        return cls(
+            _file_encoder(folder),
+            max_tokens=min(model.max_tokens, max_tokens or model.max_tokens),
+            vocabulary=vocabulary,
+            prompt=model.prompt,
+            lower_case=model.lower_case,
+        )
 
-    @property
-    def max_tokens(self) -> int:
-        """Return the maximum number of tokens of an input, special tokens included."""
-        return self._model.max_tokens
+    @classmethod
+    def beside(
+        cls, folder: Path, engine: Encode, *, max_tokens: int, vocabulary: int
+    ) -> EmbeddingInputs:
+        """Use the `tokenizer.json` in the folder of a GGUF file, else the tokenizer of its engine,
+        which may raise OSError. Raises TokenizerError."""
+
+        def encode(text: str, special: bool) -> list[int]:
+            try:
+                return engine(text, special)
+            except OSError as error:
+                raise TokenizerError(str(error)) from error
+
+        has_file = (folder / TOKENIZER).is_file()
+        encoder = _file_encoder(folder) if has_file else encode
+        return cls(encoder, max_tokens=max_tokens, vocabulary=vocabulary)
 
     def prepare(self, text: str | Sequence[int], cut: bool) -> EmbeddingPrompt:
         """Return the tokens of a text, or of token ids, with the model's special tokens around
@@ -118,15 +135,15 @@ class EmbeddingInputs:
         """
         inner = self._encoded(text) if isinstance(text, str) else self._stripped(text)
         if len(inner) > self._room and not cut:
-            whole = len(inner) + self._model.max_tokens - self._room
-            raise ContextOverflow(prompt_tokens=whole, limit_tokens=self._model.max_tokens)
+            whole = len(inner) + self.max_tokens - self._room
+            raise ContextOverflow(prompt_tokens=whole, limit_tokens=self.max_tokens)
         tokens = (*self._before, *inner[: self._room], *self._after)
         if not tokens:
             raise BadRequest("an input must have at least one token")
         return EmbeddingPrompt(tokens, len(inner) > self._room)
 
     def _encoded(self, text: str) -> list[int]:
-        text = self._model.prompt + text
+        text = self._prompt + text
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -134,8 +151,7 @@ class EmbeddingInputs:
                 "the text contains half of a surrogate pair, which is not a character"
             ) from error
         try:
-            with panics_told():
-                return _ids(self._tokenizer, text.lower() if self._model.lower_case else text)
+            return self._encode(text.lower() if self._lower_case else text, False)
         except TokenizerError as error:
             raise BadRequest(f"this text cannot be tokenised: {error}") from error
 
@@ -155,23 +171,43 @@ class EmbeddingInputs:
         return stripped
 
 
-def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+def _file_encoder(folder: Path) -> Encode:
+    """Open the `tokenizer.json` in a folder, without its truncation and padding. Raises
+    TokenizerError."""
+    path = folder / TOKENIZER
+    try:
+        if not path.exists():
+            raise TokenizerError(f"{folder.name}: {TOKENIZER} is missing")
+        check_file(path)
+        with panics_told():
+            tokenizer = Tokenizer.from_file(str(path))
+    except TokenizerError:
+        raise
+    except Exception as error:  # the library's errors are plain Exceptions
+        raise TokenizerError(f"{folder.name}: {TOKENIZER}: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    def encode(text: str, special: bool) -> list[int]:
+        with panics_told():
+            # (of the library's calls this one lets other threads run)
+            return tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
+
+    return encode
+
+
+def _around(encode: Encode) -> tuple[list[int], list[int]]:
     """Return the special tokens that the tokenizer puts before and after an input. Raises
     TokenizerError if it changes the input in another way, or adds more than `MOST_SPECIAL`."""
-    bare, dressed = (_ids(tokenizer, "a", special=special) for special in (False, True))
+    bare, dressed = encode("a", False), encode("a", True)
     for at in range(len(dressed) - len(bare) + 1):
         if dressed[at : at + len(bare)] == bare:
             before, after = dressed[:at], dressed[at + len(bare) :]
             if len(before) + len(after) <= MOST_SPECIAL:
                 return before, after
     raise TokenizerError(
-        f"tokenizer.json must put an input unchanged between at most {MOST_SPECIAL} special tokens"
+        f"{TOKENIZER} must put an input unchanged between at most {MOST_SPECIAL} special tokens"
     )
-
-
-def _ids(tokenizer: Tokenizer, text: str, *, special: bool = False) -> list[int]:
-    # (of the library's calls this one lets other threads run)
-    return tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
 
 
 def _read(folder: Path, name: str) -> object:

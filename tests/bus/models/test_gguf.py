@@ -26,7 +26,7 @@ from bus.wire.messages.requests import (
     Sampling,
     TextPrompt,
 )
-from tests.harness.gguf_files import F16, F32, SMALL, gguf, small
+from tests.harness.gguf_files import F16, F32, SMALL, embedder, gguf, small
 
 WHOLE = small()
 
@@ -60,6 +60,16 @@ def test_heads_may_differ_by_layer_and_heads_may_have_widths_of_their_own() -> N
     assert said.kv_bytes == (2 * (32 + 8) * 2, 0)
 
 
+@pytest.mark.parametrize(("number", "pooling"), [(1, "mean"), (2, "cls"), (3, "last")])
+def test_a_file_that_says_how_to_pool_is_an_embedding_model(number: int, pooling: str) -> None:
+    decoder = facts(small(llama__pooling_type=number))
+    assert (decoder.pooling, decoder.vector_width) == (pooling, 64)
+    assert sum(decoder.kv_bytes) > 0
+    encoder = facts(embedder(bert__pooling_type=number, bert__embedding_length_out=16))
+    assert (encoder.pooling, encoder.vector_width, encoder.kv_bytes) == (pooling, 16, (0, 0))
+    assert facts(small(llama__pooling_type=0)).pooling == facts(WHOLE).pooling == ""
+
+
 def test_without_a_known_file_type_the_commonest_type_names_the_quantisation() -> None:
     assert facts(small(general__file_type=999)).quantization == "F16"
 
@@ -85,7 +95,11 @@ def test_without_a_known_file_type_the_commonest_type_names_the_quantisation() -
         (small(general__type="adapter"), "a LoRA adapter"),
         (small(general__architecture="clip"), "projector"),
         (small(split__count=4), "one of 4 parts"),
-        (small(llama__pooling_type=1), "embedding"),
+        (small(llama__pooling_type=4), "a reranking model"),
+        (small(llama__pooling_type=9), "llama.pooling_type is 9; it must be 0 to 4"),
+        (small(llama__pooling_type=True), "llama.pooling_type is True"),
+        (embedder(bert__pooling_type=None), "bert.pooling_type is missing"),
+        (embedder(bert__pooling_type=0), "bert.pooling_type is missing"),
         (small(tokenizer__ggml__tokens=None), "no tokenizer"),
         (small(general__alignment=0), "general.alignment is 0"),
         (gguf(SMALL, {}), "it has no tensors"),

@@ -34,7 +34,7 @@ class EmbeddingSite(Site[EmbeddingRole]):
         self.engine = FakeEmbedder()
         factories = {
             "load_embedder": lambda _spec, _progress: self.engine,
-            "load_inputs": lambda _spec: WordReader(),
+            "load_inputs": lambda _spec, _tokenizer: WordReader(),
         }
         super().__init__(
             folder, EmbeddingRole, factories, context_tokens=LIMIT, makes="embedding", **spec

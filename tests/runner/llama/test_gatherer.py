@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runner.llama.gatherer import GATHER_S, StepGatherer
+from runner.llama.llama_responder import GATHER_S, StepGatherer
 
 
 class Bench:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,16 @@ def share(index: int, gigabytes: float, layers: int, vendor: Vendor = "nvidia") 
     return DeviceShare(vendor=vendor, index=index, bytes_reserved=reserved, layers=layers)
 
 
-def launched(*devices: DeviceShare, memory: int = 0, folder: Path = Path("/x")) -> Launch:
+def launched(
+    *devices: DeviceShare, memory: int = 0, folder: Path = Path("/x"), facts: GgufFacts = FACTS
+) -> Launch:
     memory = memory or (bytes_on(devices) + FIXED_BYTES if devices else 13 * GB)
     spec = RunnerSpec(
         instance=InstanceId("i"), generation=1, rank=0, size=1, model=ModelId("m"), path="/x",
         dtype="gguf", first_layer=0, last_layer=32, context_tokens=4096, addresses=(),
         memory_limit_bytes=memory, devices=devices,
     )  # fmt: skip
-    return launch_of(spec, folder / "m.gguf", FACTS, folder / "s.sock", 4)
+    return launch_of(spec, folder / "m.gguf", facts, folder / "s.sock", 4)
 
 
 def options(launch: Launch) -> dict[str, str]:
@@ -65,6 +68,17 @@ def test_one_gpu_of_amd_has_its_own_variable() -> None:
     assert options(launch)["--device"] == "ROCm0"
     assert launch.environment({})["HIP_VISIBLE_DEVICES"] == "2"
     assert "GGML_CUDA_ENABLE_UNIFIED_MEMORY" not in launch.environment({})
+
+
+def test_an_embedding_model_computes_each_input_at_once() -> None:
+    encoder = replace(FACTS, pooling="mean", kv_bytes=(0, 0))
+    decoder = replace(FACTS, pooling="last")
+    for facts, rows in ((encoder, "8"), (decoder, "1")):
+        words = launched(facts=facts).command(["llama-server"])
+        sizes = {words[words.index(n) + 1] for n in ("--batch-size", "--ubatch-size", "--ctx-size")}
+        assert "--embedding" in words and sizes == {"4096"}
+        assert words[words.index("--parallel") + 1] == rows
+    assert "--embedding" not in launched().command(["llama-server"])
 
 
 def test_an_apu_maps_what_its_own_memory_does_not_hold() -> None:

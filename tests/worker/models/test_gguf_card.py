@@ -12,7 +12,7 @@ from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import NodeReading
 from master.placement import PlacementSpec, RunnerSizing, place
 from master.placement.capacity import NodeCapacity
-from tests.harness.gguf_files import SMALL, parts, small, small_tensors
+from tests.harness.gguf_files import SMALL, embedder, parts, small, small_tensors
 from worker.models.file_hashes import held_files
 from worker.models.manifest import ggufs_of
 from worker.models.model_card import GGUF_BACKENDS
@@ -46,6 +46,22 @@ def test_a_folder_with_one_file_has_a_card(tmp_path: Path) -> None:
     assert card.compatible_backends[0] == "llamacpp-cpu" and card.unsplit_because
     assert card.thinking and card.capabilities == ("completion", "tools", "thinking")
     assert len(card.digest) == 64 and card.path == str(folder)
+
+
+def test_an_embedding_model_has_the_memory_of_one_input(tmp_path: Path) -> None:
+    made(tmp_path / "encoder", embedder(bert__context_length=4096))
+    made(tmp_path / "decoder", small(llama__pooling_type=3, llama__context_length=100))
+    decoder, encoder = sorted(looked(tmp_path).look(), key=lambda card: card.model)
+    assert {card.makes for card in (decoder, encoder)} == {"embedding"}
+    assert (encoder.dimensions, encoder.dimensions_at_most, encoder.dimension_choices) == (
+        64,
+        0,
+        (),
+    )
+    assert (encoder.context_tokens, encoder.kv_bytes_fixed) == (2048, 0)
+    assert (decoder.context_tokens, decoder.kv_bytes_fixed) == (100, 100 * 2 * 128)
+    assert encoder.capabilities == ("embedding",) and not decoder.kv_bytes_per_token
+    assert encoder.compatible_backends[0] == "llamacpp-cpu"
 
 
 def test_a_card_toml_has_its_effect_or_a_notice(tmp_path: Path) -> None:

@@ -233,8 +233,9 @@ def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
 
 
 def _abilities(card: ModelCard) -> list[tuple[str, str]]:
-    """Return rows about what the engine of a GGUF model does and refuses; none for other models."""
-    if engine_of(card) != ENGINE:
+    """Return rows about what the engine of a GGUF model that generates text does and refuses; none
+    for other models."""
+    if engine_of(card) != ENGINE or card.makes != "text":
         return []
     done = [each.name + (f" ({each.note})" if each.note else "") for each in ABILITIES if each.done]
     refused = [f"{each.name} ({each.field})" for each in ABILITIES if not each.done]
