@@ -282,8 +282,8 @@ class LlamaResponder:
 
 
 class StepGatherer(Generic[Row]):
-    """Sends the tokens of one step together. llama-server sends one event for each row of a step,
-    and a message to the gateways for each of them would cost more than the token.
+    """Sends the tokens of one step together: llama-server sends one event for each row of a step.
+    To send a message to the gateways for each event would cost more than the token itself.
 
     Calls `send` once all rows that took part in the last step have sent an event, or after
     `GATHER_S`. `later` runs a callback after some seconds."""
