@@ -43,6 +43,15 @@ def test_a_piece_in_the_turn_in_which_the_time_is_over_does_not_hide_the_timeout
     assert budget.held_bytes == 0
 
 
+def test_a_body_that_comes_slowly_but_in_time_is_read_whole() -> None:
+    async def stream() -> AsyncIterator[bytes]:
+        for piece in (b"{", b"}"):
+            yield piece
+            await asyncio.sleep(0.02)
+
+    assert asyncio.run(read_body(request(stream()), 100, 60.0)) == b"{}"
+
+
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_connection_is_closed_after_an_error_unless_its_long_body_was_read(reads: bool) -> None:
     class Refusing:

@@ -53,6 +53,7 @@ def test_every_route_is_in_the_document_with_its_parameters() -> None:
     assert made["openapi"] == "3.1.0"
     assert set(made["paths"]["/instance/{id}"]) == {"get", "delete"}
     [parameter] = made["paths"]["/v1/models/{id}"]["get"]["parameters"]
+    assert parameter["required"] is True  # OpenAPI demands it of parameters in paths
     assert (parameter["name"], parameter["in"]) == ("id", "path")
     chat = made["paths"]["/v1/chat/completions"]["post"]
     assert set(chat["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}

@@ -88,6 +88,7 @@ def test_one_failure_ends_the_whole_answer() -> None:
 def test_a_refusal_wakes_who_waits_and_is_the_first_word_only() -> None:
     async def trace() -> None:
         answer = EntryInbox([request(A)], on_sent=lambda *_: None)
+        assert not await answer.wait_settled(0.01)
         waiting = asyncio.ensure_future(answer.wait_settled(5.0))
         await asyncio.sleep(0)
         answer.refuse(HttpFault(429, "queue_full", "full"))

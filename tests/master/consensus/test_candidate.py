@@ -9,6 +9,7 @@ import pytest
 from bus.replica.state import ClusterState
 from bus.wire.ids import NodeId
 from master.consensus.candidate import Candidate, CandidateSettings
+from master.consensus.candidate_log import CandidateLog
 from master.consensus.types import PersistentState
 
 BEGAN = PersistentState(7, began=True)
@@ -34,3 +35,8 @@ def test_a_voter_whose_files_lack_what_it_said_to_have_does_not_vote_until_it_is
     read = (ClusterState(index=index), [])
     candidate = Candidate.from_disk(NodeId("a"), stored, read, settings, degraded=False)
     assert (candidate.election.lost, candidate.election.eligible) == (lost, not lost)
+
+
+@pytest.mark.parametrize(("index", "is_live"), [(0, False), (1, True)])
+def test_a_log_with_an_entry_is_live_as_soon_as_it_is_read(index: int, is_live: bool) -> None:
+    assert CandidateLog.from_disk(ClusterState(index=index), []).mirror.live is is_live

@@ -64,7 +64,9 @@ def test_kept_prefixes_go_before_a_row_does_and_none_is_kept_meanwhile() -> None
     loop.submit(prepared("a", prompt(300, salt=2), max_tokens=200))
     steps(loop, 20)
     looked(loop, 101)
+    before = len(loop.plans)
     steps(loop, 40)
+    assert sum(len(plan.evict) for plan in loop.plans[before:]) > 0
     assert not loop.ends.keys() & {key("a")}
     assert loop.scheduler.load().prefix_bytes == 0
     looked(loop, 101)

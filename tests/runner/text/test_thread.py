@@ -10,12 +10,20 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from bus.process.logs import Log
-from bus.wire.ids import ModelId, RequestId
-from bus.wire.messages.requests import GenerationRequest, TextPrompt
+from bus.wire.ids import ModelId, RequestId, TokenId
+from bus.wire.messages.requests import (
+    ChatMessage,
+    ChatPrompt,
+    GenerationRequest,
+    InputsPrompt,
+    TextPart,
+    TextPrompt,
+    TokensPrompt,
+)
 from runner.lifecycle import LOAD_FAILED, WEDGED
 from runner.roles.role import RoleHost, leave_without_text
 from runner.text import RendererNotReady, TextThread, TextWorks, TokenizerError
-from runner.text.thread import RETRY_S
+from runner.text.thread import RETRY_S, text_size
 
 
 class SlowWorks:
@@ -109,3 +117,14 @@ def test_a_helper_that_was_not_ready_is_no_fault_of_the_request_nor_of_the_token
     assert "tokenizer" not in said.getvalue()
     leave_without_text(cast(RoleHost, host), log, TokenizerError("no tokenizer.json"))
     assert [code for code, *_ in left] == [WEDGED, LOAD_FAILED], "the first is tried again"
+
+
+def test_the_size_of_a_text_is_that_of_all_its_inputs() -> None:
+    def size_of(prompt: Any) -> int:
+        whole = GenerationRequest(request_id=RequestId("r"), model=ModelId("m"), prompt=prompt)
+        return text_size(whole)
+
+    assert size_of(InputsPrompt(inputs=("ab", (1, 2, 3)))) == 5
+    assert size_of(TokensPrompt(token_ids=(TokenId(1), TokenId(2)))) == 2
+    message = ChatMessage(role="user", parts=(TextPart(text="abc"), TextPart(text="d")))
+    assert size_of(ChatPrompt(messages=(message,))) == 4

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 from bus.process.logs import Log
 from bus.replica.state import ClusterState
-from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance, Shard
+from bus.wire.messages.control import SlotHello
+from tests.recorded.specimens import least
 from worker.slots.actions import Action, KillSlot, Task, Tell
 from worker.slots.admission import USUAL, NodeInventory
 from worker.slots.control import SlotControl
@@ -60,6 +63,20 @@ def test_a_runner_that_a_listening_worker_does_not_hear_is_silent() -> None:
         node.now += 0.5
         node.control.reconcile()
     assert node.killed()[:1] == [f"was silent for {USUAL.silent_s:g} s (frozen or stuck)"]
+
+
+def test_a_ready_runner_is_reported_once() -> None:
+    node = Node()
+    slot = node.control.table.slots["00"]
+    hello = least(SlotHello).model_copy(update={"addresses": ("ipc://x",)})
+    node.control.table.slots["00"] = replace(slot, hello=hello, boot=Boot("b"))
+    shard = Shard(rank=0, node=NodeId("n"), first_layer=0, last_layer=1, bytes_reserved=1)
+    copy = Instance(
+        instance=InstanceId("i"), model=ModelId("m"), shards=(shard,), context_tokens=8,
+        keep_alive_s=1.0, status="placed",
+    )  # fmt: skip
+    state = ClusterState(instances={copy.instance: copy})
+    assert [node.turn(state) for _ in range(3)] == [1, 0, 0]
 
 
 def test_a_refused_load_is_reported_once_and_again_when_it_comes_back_after_its_deletion() -> None:
