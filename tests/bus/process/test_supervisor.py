@@ -22,6 +22,7 @@ file={folder}/s.sock
 logfile={folder}/supervisord.log
 pidfile={folder}/supervisord.pid
 directory={folder}
+childlogdir={folder}
 user={user}
 [rpcinterface:supervisor]
 supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
