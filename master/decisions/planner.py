@@ -209,7 +209,9 @@ def _after_failure(
     before: Instance, setback: Setback, reason: str
 ) -> GenerationOpened | InstanceFailed:
     if setback.gives_up:
-        why = f"{reason} (no more retries; the next request for the model loads it again)"
+        wait_s = max(setback.pause_s, RETRY_FAILED_S)
+        when = f"after {wait_s:.0f} s, or once its files have changed"
+        why = f"{reason} (not retried; a request {when} loads it again)"
         return InstanceFailed(instance=before.instance, why=why)
     if setback.pause_s:
         tries = f"its runner failed {setback.count} times in a row; next attempt"
