@@ -128,7 +128,7 @@ def test_after_a_long_cut_no_copy_is_left_over(
     others = [n for n in cluster.nodes if n is not lone]
     placed = alone_on(cluster, lone)
     number = cluster.nodes.index(lone)
-    wire.cut([number], [n for n in range(3) if n != number])
+    wire.cut([number], [n for n in range(NODES) if n != number])
 
     def given_up() -> bool:
         views = [view_of(node) for node in others]
@@ -142,14 +142,14 @@ def test_after_a_long_cut_no_copy_is_left_over(
     eventually(cluster.formed, PATIENCE_S, "one holder after healing")
     seconds = time.monotonic() - at
     assert_invariants(cluster)
-    assert [node.chat("hi", max_tokens=4).status_code for node in cluster.nodes] == [200] * 3
+    assert [node.chat("hi", max_tokens=4).status_code for node in cluster.nodes] == [200] * NODES
     said = f"served on both sides ({role} alone)"
     ledger("a long cut heals", saw=said, seconds=seconds, bound_s=5, reloaded=1)
 
 
 @pytest.mark.proof
 def test_of_voters_the_majority_goes_on_and_the_rest_refuses_changes(ledger: Ledger) -> None:
-    ids = [f"n00000000{number}" for number in range(3)]
+    ids = [f"n00000000{number}" for number in range(NODES)]
     try:
         wire = NetworkNamespaces(3)
     except NotPermitted as why:
@@ -170,7 +170,7 @@ def _voters_apart(cluster: Cluster, wire: NetworkNamespaces, ledger: Ledger) -> 
     lone = cluster.holder()
     others = [n for n in cluster.nodes if n is not lone]
     number = cluster.nodes.index(lone)
-    wire.cut([number], [n for n in range(3) if n != number])
+    wire.cut([number], [n for n in range(NODES) if n != number])
 
     def rename(asker: Node, name: str) -> Any:
         return asker.http.post(f"/node/{lone.node_id()}/rename", json={"name": name})
