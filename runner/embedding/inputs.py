@@ -44,7 +44,7 @@ class InputsReader(Protocol):
 
     def prepare(self, text: str | Sequence[int], cut: bool) -> InputTokens:
         """Return the tokens of an input. Raises ContextOverflow if it is too long and `cut` is
-        false, BadRequest if the model cannot read it."""
+        false, BadRequest if the model cannot read it, and OSError if the tokenizer is lost."""
         ...
 
 
@@ -78,6 +78,9 @@ class InputsText:
                 prompts.append(self._reader.prepare(given, prompt.cut))
             except ContextOverflow as problem:
                 return _too_long(problem, number)
+            except OSError as problem:  # the tokenizer is that of an engine which ended
+                facts = {"input": number}
+                return Refusal(reason="not_ready", message=str(problem), facts=facts)
             except BadRequest as problem:
                 return Refusal(
                     reason="bad_request",

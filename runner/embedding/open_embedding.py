@@ -16,7 +16,7 @@ from runner.serving import OpenRequest, VectorsPiece
 
 READY_TOKENS = 16_384
 """Inputs are tokenised until this many tokens of a request wait to be computed."""
-FAILS: dict[str, FailReason] = {"context_length": "context_length"}
+FAILS: dict[str, FailReason] = {"context_length": "context_length", "not_ready": "runner_lost"}
 """Maps the reason of a refused input to the fail reason of its request; other reasons become
 `bad_request`."""
 

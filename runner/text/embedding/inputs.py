@@ -112,18 +112,14 @@ class EmbeddingInputs:
     def beside(
         cls, folder: Path, engine: Encode, *, max_tokens: int, vocabulary: int
     ) -> EmbeddingInputs:
-        """Use the `tokenizer.json` in the folder of a GGUF file, else the tokenizer of its engine,
-        which may raise OSError. Raises TokenizerError."""
-
-        def encode(text: str, special: bool) -> list[int]:
-            try:
-                return engine(text, special)
-            except OSError as error:
-                raise TokenizerError(str(error)) from error
-
+        """Use the `tokenizer.json` in the folder of a GGUF file, else the tokenizer of its engine.
+        That one may raise OSError, and so may `prepare` then. Raises TokenizerError."""
         has_file = (folder / TOKENIZER).is_file()
-        encoder = _file_encoder(folder) if has_file else encode
-        return cls(encoder, max_tokens=max_tokens, vocabulary=vocabulary)
+        encode = _file_encoder(folder) if has_file else engine
+        try:
+            return cls(encode, max_tokens=max_tokens, vocabulary=vocabulary)
+        except OSError as error:
+            raise TokenizerError(str(error)) from error
 
     def prepare(self, text: str | Sequence[int], cut: bool) -> EmbeddingPrompt:
         """Return the tokens of a text, or of token ids, with the model's special tokens around

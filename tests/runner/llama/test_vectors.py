@@ -113,8 +113,10 @@ def test_long_inputs_are_cut_or_refused_and_token_ids_taken(site: VectorSite) ->
     assert "ids are 0 to 30521" in site.fault("e").message
 
 
-def test_a_killed_llama_server_ends_the_runner_though_nothing_is_asked(site: VectorSite) -> None:
+def test_a_killed_llama_server_ends_the_runner_and_no_client_is_blamed(site: VectorSite) -> None:
     os.kill(site.child.pid, signal.SIGKILL)
+    site.gateway.submit("a", InputsPrompt(inputs=("x",)))
+    assert site.fault("a").reason == "runner_lost"
     code, why = site.left()
     assert code == lifecycle.ENGINE_ERROR and "was killed by signal 9" in why
 
