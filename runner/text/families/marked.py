@@ -270,6 +270,7 @@ class SpanReader:
         self._enter("text")
         if closed:
             self._say(self._call.left, out)
+            self._settle(self._stops.flush(), self._offset, out)
             self._blank = ""  # layout before the marker
         self._offset += len(marker)
         if not closed:

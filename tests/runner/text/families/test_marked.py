@@ -103,6 +103,13 @@ def test_the_spans_do_not_depend_on_how_the_text_was_cut(
     assert read(list(text), **settings) == whole
 
 
+def test_what_may_begin_a_stop_string_between_a_call_and_its_end_mark_keeps_its_place() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {"a": 1}}'
+    text = read([f"{call}ü</tool_call>"], stops=("ü\n",))
+    assert text == [("call", "f", '{"a": 1}'), ("text", "ü")]
+    assert read([f"{call}ü</tool_call>\nx"], stops=("ü\n",))[-1] != ("stop", "ü\n")
+
+
 @given(TEXTS, PLACES)
 def test_without_markers_to_read_the_text_comes_back_unchanged(
     text: str, places: list[int]
