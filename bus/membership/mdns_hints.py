@@ -102,8 +102,8 @@ def _is_dialled(ip: str) -> bool:
 
 @dataclass(slots=True)
 class Hint:
-    """The last advert of a node, how often its addresses were tried, and the address `tried` at
-    present."""
+    """The last advert of a node. Its addresses were tried `tries` times; `tried` is the address
+    tried now, until `until` (monotonic seconds)."""
 
     advert: Advert
     tries: int = 0

@@ -1,8 +1,8 @@
 """The cluster's state and how events change it: `apply(state, event)`.
 
 Pure and total: any event can be applied to any state. An event that no longer fits changes only the
-index: one about an unknown instance or an older generation, or a repeated fact. All mirrors that
-have applied the same events have the same state.
+index: one about an unknown instance or an older generation (load attempt), or a repeated fact. All
+mirrors that have applied the same events have the same state.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Measurement:
 @dataclass(slots=True)
 class Turn:
     """When the bandwidth (`due_at`) and the latency of an address are measured next, and the past
-    results with their times, latest last."""
+    results with their times, latest last: `rates` in bytes/s, `trips` in seconds."""
 
     due_at: float
     latency_due_at: float

@@ -263,7 +263,7 @@ class Counted(TypedDict):
 
 
 class Percentiles(TypedDict):
-    """The median and the 95th percentile of a measure."""
+    """The median and the 95th percentile of a measure, in its unit."""
 
     p50: float
     p95: float

@@ -1,4 +1,4 @@
-"""The precision of the times in a trace.
+"""Rounds the times in a trace to microseconds.
 
 Pure.
 """
@@ -9,5 +9,5 @@ _UNITS = 10.0**DIGITS
 
 
 def rounded(seconds: float) -> float:
-    """Return `seconds` rounded to the precision of a trace."""
+    """Return `seconds` rounded to microseconds."""
     return round(seconds * _UNITS) / _UNITS  # twice as fast as round(seconds, DIGITS)

@@ -54,8 +54,8 @@ class Setback:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """The failures in a row of a model on one node: their number, until when the node does not get
-    the model, and the last message."""
+    """A model's failures in a row on one node: how many, and the last message. The node does not
+    get the model before `until`, in seconds on the leader's clock."""
 
     count: int
     until: float
@@ -64,10 +64,11 @@ class NodeRow:
 
 @dataclass(slots=True)
 class FailedRow:
-    """The failures in a row of a model: their number, and when its pause ends.
+    """A model's failures in a row. The model is not loaded before `waits_until`, in seconds on the
+    leader's clock.
 
-    `at`, `instance` and `generation` are those of the last failure; `for_want_of` are the nodes
-    whose loss may have caused it. `on`: the failures per node, if known.
+    `at`, `instance` and `generation` (load attempt) are those of the last failure; `for_want_of`
+    are the nodes whose loss may have caused it. `on`: the failures per node, if known.
     """
 
     count: int

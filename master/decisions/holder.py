@@ -1,7 +1,7 @@
 """The work of the leader: each stimulus (a reading, a fact, a command, time) leads to events.
 
 Pure: `log` is a draft of the next events, and the time is the argument `now`. Consequences of an
-event (a new generation, a removal) are written directly after it. This module does not deal with
+event (a new load attempt, a removal) are written directly after it. This module does not deal with
 disks, votes or links. It gets stimuli only while its candidate is the leader.
 """
 

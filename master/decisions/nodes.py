@@ -76,7 +76,7 @@ def decide_node(
 
 @dataclass(slots=True)
 class BareNodes:
-    """The time since which each node has had no part of any model, by the leader's clock."""
+    """Since when each node has had no part of any model, in seconds on the leader's clock."""
 
     since: dict[NodeId, float] = field(default_factory=dict[NodeId, float])
 

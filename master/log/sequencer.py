@@ -2,8 +2,8 @@
 
 Pure. Facts of one witness (node, process, boot) are taken in their order, 1, 2, 3, ... A repeated
 fact has no effect; a fact that comes too early must be sent again. A new boot begins at 1. The
-content of a fact is not checked here. `apply` ignores facts of an older generation, but they still
-get a place in the log, so that the witness can forget them.
+content of a fact is not checked here. `apply` ignores facts of an older generation (load attempt),
+but they still get a place in the log, so that the witness can forget them.
 """
 
 from __future__ import annotations

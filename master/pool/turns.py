@@ -57,9 +57,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Yielding:
-    """When an instance may be evicted for a claim, another model's demand for memory (infinity:
-    unknown), and why not before. `leaves`: it is being unloaded; `idle`: it serves no request;
-    `ever`: False if it is pinned, so that it never yields."""
+    """From when an instance may be evicted for a claim (another model's demand for memory), and why
+    not before. `at`: seconds on the leader's clock; infinity: unknown. `leaves`: it is being
+    unloaded; `idle`: it serves no request; `ever`: False if it is pinned, so that it never
+    yields."""
 
     at: float
     why: str = ""

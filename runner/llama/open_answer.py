@@ -31,7 +31,7 @@ class SentWorks(TextWorks, Protocol):
 
     @property
     def markers(self) -> frozenset[str]:
-        """Return the texts of the markers that the readers of choices must see."""
+        """Return the marks, such as `<think>`, that readers of choices must see in the text."""
         ...
 
     def sent_choice(self, prepared: PreparedRequest, choice: int) -> tuple[ChoiceReader, SentText]:

@@ -143,7 +143,7 @@ class Text:
 
     @property
     def markers(self) -> frozenset[str]:
-        """Return the texts of the markers that the readers of choices must see."""
+        """Return the marks, such as `<think>`, that readers of choices must see in the text."""
         return self._family.markers
 
     def sent_choice(self, prepared: PreparedRequest, choice: int) -> tuple[ChoiceText, SentText]:

@@ -40,7 +40,8 @@ class KeepAwake:
         return self._held is not None and self._held.poll() is None
 
     def look(self, hellos: Iterable[SlotHello], now: float) -> None:
-        """Start or stop `caffeinate`, depending on the last hellos of the running slots."""
+        """Start `caffeinate` if a running slot's last hello shows work; stop it `LINGER_S` after
+        the last work. A hello is the report that each runner sends to the worker."""
         if not self._command:
             return
         steps: dict[str, int] = {}

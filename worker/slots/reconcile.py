@@ -392,8 +392,8 @@ def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
 
 
 def instance_slot(table: SlotTable, instance: InstanceId) -> Slot | None:
-    """Return the slot of an instance's lowest rank here, in its latest generation; None without
-    one. Rank 0 schedules the requests, so it knows most about them."""
+    """Return the slot of an instance's lowest rank here, in its latest generation (load attempt);
+    None without one. Rank 0 schedules the requests, so it knows most about them."""
     living = [slot for slot in table.slots.values() if slot.life != "free"]
     tasks = {s.name: s.task for s in living if s.task and s.task.instance == instance}
     name = min(tasks, key=lambda name: (-tasks[name].generation, tasks[name].rank), default=None)

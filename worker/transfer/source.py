@@ -51,8 +51,9 @@ class AskSource:
 @dataclass(slots=True)
 class Source:
     """One source of a download. `since_at` is the beginning of its present state (`life`), or the
-    last progress in it. `open` maps requested pieces to the time of the request. `manifest` is what
-    the source offers; `why` is its last failure."""
+    last progress in it. `open` maps requested pieces to the time of the request. No piece is
+    requested before `quiet_until`. Times are monotonic. `manifest` is what the source offers; `why`
+    is its last failure."""
 
     address: StoreAddress
     life: Life = "new"

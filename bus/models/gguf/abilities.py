@@ -1,4 +1,4 @@
-"""The table of the abilities of llama-server: each is done, or refused by name.
+"""The table of the abilities of llama-server. Each is supported, or refused with its field's name.
 
 Pure. The runner refuses by this table, and `shoal show` prints it. Fields are those of a
 `GenerationRequest`, in the words of OpenAI's API.

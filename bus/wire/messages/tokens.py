@@ -250,7 +250,7 @@ class Pong(ArrayFrame, tag="pong", frozen=True):
 
 
 class TokenLogprob(ArrayFrame, frozen=True):
-    """One token with its text, its log-probability and the likeliest others."""
+    """One token with its text, its log-probability (in nats) and the likeliest others."""
 
     token_id: int
     text: str
@@ -261,8 +261,8 @@ class TokenLogprob(ArrayFrame, frozen=True):
 class TokenDelta(ArrayFrame, tag="t", frozen=True):
     """Some text of one choice. `tokens`: how many of the model's tokens it covers (0 at a flush).
     For a request with `resumes`, `ids` has these tokens, packed (`pack_ids`). `later`: the
-    log-probabilities of the choice's last tokens, if they are requested and a later delta has
-    them."""
+    log-probabilities of the last tokens, if these are requested and their text comes with a later
+    delta. A resumed request needs them."""
 
     request_id: RequestId
     seq: int

@@ -1,10 +1,11 @@
 """Anthropic's messages: takes a conversation, returns one assistant turn or its token count.
 
-Pure. Every field is honoured or refused by name, except the fields that `bodies` lists as having no
-effect, with reasons. If a conversation ends with the assistant's turn, the model continues that
-turn. As in Anthropic's API, a model does not think without `thinking`; with `adaptive` the model
-card decides. Server tools, which the provider would run, are not offered to the model but reported
-as ignored. Client tools are offered; tools that Anthropic defines get their known schemas.
+Pure. Every field is honoured, or refused with an error that names it. The exceptions are the fields
+that `bodies` lists as having no effect, each with its reason. If a conversation ends with the
+assistant's turn, the model continues that turn. As in Anthropic's API, a model does not think
+without `thinking`; with `adaptive` the model card decides. Server tools, which the provider would
+run, are not offered to the model but reported as ignored. Client tools are offered; tools that
+Anthropic defines get their known schemas.
 """
 
 from __future__ import annotations

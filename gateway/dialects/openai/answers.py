@@ -40,8 +40,8 @@ class TokenUsage(TypedDict):
 
 
 class AnswerTiming(TypedDict):
-    """Seconds and speed of an answer; not in OpenAI's API. The counts of draft tokens are there if
-    drafts were verified (speculative decoding)."""
+    """The times of an answer in seconds, and its speed in tokens per second; not in OpenAI's API.
+    The counts of draft tokens are there if drafts were verified (speculative decoding)."""
 
     seconds: float
     queue_seconds: float
@@ -106,7 +106,7 @@ class AnsweredCustomCall(TypedDict):
 
 class AnsweredMessage(TypedDict):
     """The assistant's turn. `content` is null if the turn has only calls. `function_call` is the
-    older form of a call, used if the body has `functions`."""
+    deprecated form of a call, used if the body has `functions`."""
 
     role: Literal["assistant"]
     content: str | None

@@ -1,10 +1,10 @@
 """OpenAI's chat completions: takes a conversation, returns one or more assistant turns.
 
-Pure. Every field is honoured or refused by name, except the fields that `bodies` lists as having no
-effect, with reasons. `developer` is read as `system`, and an assistant's `refusal` as its text.
-`tool_choice` with `allowed_tools` offers only those tools. A custom tool, which takes text, is
-offered as a function with one argument (`custom_tools`). Tools of other kinds are not offered to
-the model but reported as ignored.
+Pure. Every field is honoured, or refused with an error that names it. The exceptions are the fields
+that `bodies` lists as having no effect, each with its reason. `developer` is read as `system`, and
+an assistant's `refusal` as its text. `tool_choice` with `allowed_tools` offers only those tools. A
+custom tool, which takes text, is offered as a function with one argument (`custom_tools`). Tools of
+other kinds are not offered to the model but reported as ignored.
 """
 
 from __future__ import annotations
@@ -161,8 +161,8 @@ def messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[
 
 
 def _message_of(message: messages.MessageBody, index: int, called: str) -> ChatMessage:
-    """Return a turn. `called` is the id of the last call in the older form, in which calls have no
-    ids."""
+    """Return a turn. `called` is the id of the last call in OpenAI's deprecated form, where calls
+    have no ids."""
     match message:
         case messages.AssistantMessageBody():
             return _assistant_of(message, index, called)

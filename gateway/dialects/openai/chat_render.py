@@ -37,7 +37,7 @@ from gateway.dialects.openai.shapes import FINISHES, OpenAIStream, finish_bytes,
 
 CHUNK = "chat.completion.chunk"
 FUNCTION_CALL = "function_call"
-"""In `Parsed.tells`: the body has functions, so calls and finish reasons use the older form."""
+"""In `Parsed.tells`: the body has functions, so calls and finish reasons have the old form."""
 _DELTA_TAIL = b'},"finish_reason":null}]}\n\n'
 
 
@@ -177,7 +177,7 @@ def logprobs_object(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
 
 
 def _finish_of(parsed: Parsed, reason: FinishReason) -> Mapping[str, str]:
-    """Return the finish reason of a choice, in the older form if calls use that."""
+    """Return the finish reason of a choice, in the deprecated form if calls use that."""
     older = reason == "tool_calls" and FUNCTION_CALL in parsed.tells
     return {"finish_reason": FUNCTION_CALL} if older else FINISHES[reason]
 

@@ -20,8 +20,10 @@ Steps = Sequence[Sequence[Sequence[float]]]
 
 @dataclass(frozen=True, slots=True)
 class TokenAgreement:
-    """The comparison of some rows: `compared` tokens, of which `equal` are equal. `ties` are the
-    gaps of rows that differ at a near tie, `wrong` those of rows that differ beyond it."""
+    """The comparison of some rows: `compared` tokens, of which `equal` are equal.
+
+    Each row that differs adds one gap, in nats: by how much its first different token is less
+    likely than the reference's. Gaps of near ties are in `ties`, larger ones in `wrong`."""
 
     rows: int
     compared: int
@@ -36,7 +38,7 @@ class TokenAgreement:
 
 
 def gap_of(precision: str) -> float:
-    """Return the largest gap of a near tie for a precision such as "float32"."""
+    """Return the largest gap of a near tie, in nats, for a precision such as "float32"."""
     return GAPS.get(precision, GAP_16_BITS)
 
 

@@ -1,8 +1,8 @@
 """OpenAI's responses: takes items, returns one answer that later requests may continue.
 
-Pure. Every field is honoured or refused by name, except the fields that `bodies` lists as having no
-effect, with reasons. Only functions and custom tools are offered to the model. A request that
-continues an answer gets the items of that answer, but not its instructions.
+Pure. Every field is honoured, or refused with an error that names it. Exceptions are the fields
+that `bodies` lists as having no effect, each with its reason. The model sees functions and custom
+tools only. A request that continues an answer gets that answer's items, but not its instructions.
 """
 
 from __future__ import annotations
