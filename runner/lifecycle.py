@@ -1,7 +1,7 @@
 """The life of a runner and its exit codes.
 
-Pure. A runner holds one generation of one instance and is never reused: `NEXT` has no way back. The
-exit code tells the worker what to do next.
+Pure. A runner serves one generation (load attempt) of one instance and is never reused: `NEXT` has
+no way back. The exit code tells the worker what to do next.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ EXIT_CODES: Mapping[int, str] = {
     NO_SPEC: "no worker sent this slot a spec in time",
     SLOT_REFUSED: "the worker refused this runner",
     GROUP_LOST: "the group did not form or lost a rank; a retry may succeed",
-    OVER_MEMORY: "its process used far more memory beside the model than allowed",
+    OVER_MEMORY: "the runner used far more memory beside the model than allowed",
     CANNOT_IMPORT: "MLX cannot be imported on this node; no model loads here until that is fixed",
 }
 """The meaning of a runner's exit codes (75, orphaned, and 3, role taken, are `bus.service`'s)."""

@@ -134,7 +134,9 @@ class RunnerService:
             case CancelRow():
                 self._cancel(message)
             case _:
-                self._log.warning("unexpected message", kind=type(message).__name__)
+                self._log.warning(
+                    "ignored an unknown message from the worker", kind=type(message).__name__
+                )
 
     def _cancel(self, command: CancelRow) -> None:
         """End a request; a repeated call gets the first answer."""

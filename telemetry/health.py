@@ -181,7 +181,7 @@ def _means(facts: NodeFacts) -> Iterable[HealthFinding]:
         message = f"{means.what} was removed, so {means.without}: {means.path}{why}"
         way_out = f"run `shoal restart`; {means.owner} failed to restore it"
         if not means.owner:
-            way_out = "give this user the right to create it; shoal retries each second"
+            way_out = f"allow this user to create {means.path}; shoal retries each second"
         yield _finding(facts, "means_gone", message, way_out)
 
 

@@ -155,7 +155,7 @@ def files_read(names: Mapping[str, object]) -> tuple[str, ...]:
 def _check_body(config: Mapping[str, Any], architecture: Architecture) -> None:
     """Raise ValueError for a transformer that shoal would compute differently from its makers."""
     if config.get("auto_map"):
-        raise ValueError("it needs its own code (auto_map), which shoal does not run")
+        raise ValueError("the model needs its own code (auto_map), which shoal does not run")
     named = config.get("architectures")
     for name in cast(list[object], named) if isinstance(named, list) else []:
         if str(name).endswith(_OTHER_HEADS):
@@ -163,11 +163,11 @@ def _check_body(config: Mapping[str, Any], architecture: Architecture) -> None:
     if architecture == "decoder":
         if config.get("use_bidirectional_attention") or config.get("is_causal") is False:
             raise ValueError(
-                "its attention is bidirectional; shoal computes decoders with causal attention"
+                "the attention is bidirectional; shoal computes decoders with causal attention"
             )
         return
     if config.get("is_decoder") or config.get("add_cross_attention"):
-        raise ValueError("it is a BERT decoder (is_decoder), which shoal does not run")
+        raise ValueError("the model is a BERT decoder (is_decoder), which shoal does not run")
     kind = config.get("position_embedding_type", "absolute")
     if kind != "absolute":
         raise ValueError(f"position_embedding_type {kind!r} is not supported; only 'absolute' is")
@@ -278,7 +278,7 @@ def _max_tokens(
         large = isinstance(length, int | float) and not isinstance(length, bool) and length >= 1
         stated = int(min(cast(float, length), MOST_TOKENS)) if large else positions
     if min(positions, stated) < 3:
-        raise ValueError("its maximum input length is under 3 tokens")
+        raise ValueError("the model's maximum input length is under 3 tokens")
     return min(positions, stated)
 
 

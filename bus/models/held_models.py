@@ -49,6 +49,6 @@ def why_held(
     for node, work in moving:
         if work.model == model and work.phase not in ("done", "failed"):
             text = f"{names.get(node, node)} is downloading {model}"
-            remedy = f"wait for it, or end it with `shoal pulls cancel {model}`"
+            remedy = f"wait for the pull, or cancel it with `shoal pulls cancel {model}`"
             return FolderKept(text, remedy=remedy)
     return None

@@ -105,7 +105,7 @@ def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
     length and the whole header. Raises BadAdapter for another kind of file or a truncated one."""
     length = int.from_bytes(head[:8], "little")
     if len(head) < 8 or length > MAX_HEADER_BYTES or 8 + length > size_bytes:
-        raise BadAdapter("its weights are not a safetensors file, or are truncated")
+        raise BadAdapter("the adapter's weights are not a safetensors file, or are truncated")
     try:
         entries = cast(dict[str, Any], json.loads(head[8 : 8 + length]))
         tensors: dict[str, AdapterTensor] = {}
@@ -118,7 +118,7 @@ def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
             if width is not None and last - first != width * math.prod(tensor.shape):
                 raise BadAdapter(f"the bytes of {name} do not match its shape")
             if not 0 <= first <= last <= size_bytes - 8 - length:
-                raise BadAdapter("its weights are truncated")
+                raise BadAdapter("the adapter's weights are truncated")
             tensors[name] = tensor
     except BadAdapter:
         raise
@@ -130,7 +130,7 @@ def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
         ArithmeticError,
         RecursionError,
     ) as error:
-        raise BadAdapter("its weights are not a safetensors file") from error
+        raise BadAdapter("the adapter's weights are not a safetensors file") from error
     return tensors
 
 
@@ -220,11 +220,12 @@ def _pairs(
     for name, tensor in tensors.items():
         match = names.fullmatch(name)
         if match is None:
-            raise BadAdapter(f"it contains {name[:120]!r}, which is not part of a LoRA")
+            raise BadAdapter(f"the adapter contains {name[:120]!r}, which is not part of a LoRA")
         path, side = match[1], match[2].lower()
         if path.rpartition(".")[2].startswith(_HEADS):
             raise BadAdapter(
-                f"it adapts {path}; embeddings and the output projection cannot be adapted"
+                f"the adapter changes {path}; shoal cannot adapt embeddings or the "
+                "output projection"
             )
         if tensor.dtype not in TYPES:
             raise BadAdapter(
@@ -238,7 +239,7 @@ def _pairs(
             raise BadAdapter(f"{path} is adapted twice")
         halves[path][side] = name
     if not halves:
-        raise BadAdapter("its weights are empty")
+        raise BadAdapter("the adapter's weights are empty")
     return {path: _pair(path, halves[path], tensors, transposed) for path in sorted(halves)}
 
 

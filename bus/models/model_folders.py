@@ -29,12 +29,12 @@ def own_folder(folder: Path, models: Path) -> Path:
     """Return a model's folder, resolved, if it lies below `models`. Raises FolderKept otherwise."""
     if folder.name == ENGINES_FILE:
         text = f"this model is a program of {folder}; it has no files"
-        raise FolderKept(text, remedy="delete its table from that file")
+        raise FolderKept(text, remedy="delete the table of this name from that file")
     real, root = folder.resolve(), models.resolve()
     if real == root or not real.is_relative_to(root):
         raise FolderKept(
             f"{folder} is not inside {models}",
-            remedy="delete it at its source (a Hugging Face cache, another node's disk)",
+            remedy="delete the model at its source (a Hugging Face cache, another node's disk)",
         )
     if not real.is_dir():
         raise FolderKept(f"{folder} is not on this machine", remedy="run `shoal rm` on its node")

@@ -51,13 +51,13 @@ def unsealed(data: bytes, *, older: re.Pattern[str] | None = None) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise Damaged("it is not text") from None
+        raise Damaged("the file is not text") from None
     match = _FORM.fullmatch(text)
     if match is not None and f"{crc32(match[1].encode()):08x}" == match[2]:
         return match[1]
     if match is None and MARK not in text and older is not None and older.fullmatch(text):
         return text
-    raise Damaged("its content does not match its checksum")
+    raise Damaged("the file's content does not match its checksum")
 
 
 def new_boot() -> Boot:

@@ -160,7 +160,7 @@ def _write(file: Path, text: str) -> None:
 
 def _unwritable(path: Path, error: OSError) -> SettingsUnwritable:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    then = "make room on its disk" if is_full else "check its permissions and the disk"
+    then = "make room on its disk" if is_full else "check the file's permissions and the disk"
     why = error.strerror or str(error)
     return SettingsUnwritable(f"{path} cannot be written ({why}): {then}", is_full=is_full)
 

@@ -29,15 +29,15 @@ HERE_ALONE: Mapping[str, str] = {
             "trusted_proxies",
             "api_keys",
         ),
-        "it controls who may use the HTTP API",
+        "this setting controls who may use the HTTP API",
     ),
     **dict.fromkeys(
         ("cluster.listen", "cluster.addresses", "cluster.peers", "cluster.namespace", "voters"),
-        "it controls which nodes may connect to this one",
+        "this setting controls which nodes may connect to this one",
     ),
     **dict.fromkeys(
         ("http_tls_cert", "http_tls_key", "cluster_key_file", "model_folders", "runner.blas"),
-        "it names files on this machine",
+        "this setting names files on this machine",
     ),
     **dict.fromkeys(
         (
@@ -49,11 +49,11 @@ HERE_ALONE: Mapping[str, str] = {
             "otlp.endpoint",
             "otlp.headers",
         ),
-        "it controls which other services this node calls",
+        "this setting controls which other services this node calls",
     ),
     **dict.fromkeys(
         ("pull_on_demand", "pull_names"),
-        "it controls which models are downloaded without a request",
+        "this setting controls which models are downloaded without a request",
     ),
 }
 """Settings that cannot be changed over the HTTP API, each with the reason: an API key must not

@@ -270,5 +270,5 @@ def _in_words(error: ShoalError) -> CliError:
     if isinstance(error, CliError):
         return error
     config = isinstance(error, ConfigError)
-    remedy = f"correct it there; {DEFAULTS_FILE} describes every setting" if config else ""
+    remedy = f"correct the setting there; {DEFAULTS_FILE} describes every setting" if config else ""
     return CliError(str(error), remedy=remedy)

@@ -40,7 +40,7 @@ MAX_PATH = 200
 """Most characters of a path in a refusal. Clients choose the names of fields, so that a path may be
 of any length."""
 EXTRAS: Mapping[str, str] = {
-    "x_client_id": "the client, 1 to 200 characters; API keys, then clients, share batch rows",
+    "x_client_id": "1 to 200 characters; API keys, and the clients of each key, share rows fairly",
     "x_cooldown": "seconds for which the client's next request is refused; at most 7 days",
     "x_priority": "a word or a number from 0 to 1000; lower goes first",
     "x_resume": "false: the answer ends with an error if its runner dies",

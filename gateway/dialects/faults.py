@@ -217,7 +217,7 @@ def answer_not_made(answer_id: str, state: str, field: str, is_open: bool) -> Ht
     rest = (
         f"wait until it has ended (GET /v1/responses/{answer_id[:200]}), then continue from it"
         if is_open
-        else "it has no answer to continue from; continue from the response before it"
+        else "that response has no answer to continue from; continue from the response before it"
     )
     text = f"Previous response with id '{answer_id[:200]}' is '{status}': {rest}"
     return HttpFault(400, "previous_response_not_completed", text, field)

@@ -31,7 +31,7 @@ inverse of a still smaller value leaves float32's range."""
 LEAST_REPETITION = 0.01
 TEXT_ONLY = "the models read only text"
 NO_SUCH_TOOL = "only function tools are supported"
-NO_THINKING = "it has no effect if thinking is off"
+NO_THINKING = "this field has no effect if thinking is off"
 
 Value = TypeVar("Value")
 

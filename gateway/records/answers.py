@@ -126,7 +126,7 @@ class AnswerRecords:
             return HowKept()
         size_bytes = kept_answers.size_of(answer)
         if size_bytes > LARGEST_BYTES:
-            return HowKept(why=f"it has {size_bytes} bytes; the limit is {LARGEST_BYTES}")
+            return HowKept(why=f"the answer has {size_bytes} bytes; the limit is {LARGEST_BYTES}")
         if not self.keeps_any:
             return HowKept(why="this node stores no answers")
         return HowKept(partial(kept_answers.added, owner, request, answer, wall()))

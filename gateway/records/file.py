@@ -180,7 +180,7 @@ class RecordsFile:
             # sqlite3 would let others read the file; files beside it get the same permissions
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
         if not os.access(self._path, os.R_OK | os.W_OK):
-            return "unwritable", "its permissions or its disk do not allow it"
+            return "unwritable", "the file's permissions or its disk do not allow it"
         connection = sqlite3.connect(
             self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
@@ -225,7 +225,7 @@ def _migrated(connection: sqlite3.Connection, max_pages: int) -> tuple[Flaw, str
     or None. Raises sqlite3.Error."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
-        return "newer", f"its version is {version}; this shoal supports up to {VERSION}"
+        return "newer", f"the file's version is {version}; this shoal supports up to {VERSION}"
     (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok" or version < 0:
         return "broken", " ".join(str(verdict).split())
@@ -247,7 +247,7 @@ def _migrated(connection: sqlite3.Connection, max_pages: int) -> tuple[Flaw, str
             connection.execute("ROLLBACK")
         raise
     if not _tables() <= _tables_of(connection):
-        return "broken", f"its tables are not those of version {VERSION}"
+        return "broken", f"the file's tables are not those of version {VERSION}"
     return None
 
 

@@ -22,8 +22,8 @@ from bus.wire.messages.traces import (
 from gateway.tracing.gateway_trace import GatewayTrace
 from gateway.tracing.rounding import rounded
 
-SILENT = "it sent no data in time"
-NOTHING = "it has no data: it computed no row, or too many requests were traced"
+SILENT = "the rank sent no data in time"
+NOTHING = "the rank has no data: it computed no row, or too many requests were traced"
 JsonObject = dict[str, Any]
 Crossing = tuple[Crosses, int, int, int, int]
 """Identifies a transfer between two ranks: (kind, step, number, sender, receiver)."""

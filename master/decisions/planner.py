@@ -176,7 +176,8 @@ def follow_up(
     now: float,
 ) -> list[EventBody]:
     """Return the events that follow when a rank has ended. `before` is the instance when the fact
-    arrived; facts about older generations have no effect. A replica is not retried."""
+    arrived; facts about older generations (load attempts) have no effect. A replica is not
+    retried."""
     if before is None or news.generation != before.generation:
         return []
     if before.status == "draining":
@@ -192,7 +193,8 @@ def follow_up(
         why = f"a failed replica is not loaded again: {_why_left(news)}"
         return [InstanceRemoved(instance=before.instance, why=why)]
     if isinstance(news, RunnerUnloaded):
-        return [_reopen(before, "it was unloaded by an earlier leader whose changes were undone")]
+        why = "the instance was unloaded by an earlier leader whose changes were undone"
+        return [_reopen(before, why)]
     if isinstance(news, LoadRefused):
         again = conditions_elsewhere(before, news)
         why = news.refusal.message
@@ -214,7 +216,7 @@ def _after_failure(
         why = f"{reason} (not retried; a request {when} loads it again)"
         return InstanceFailed(instance=before.instance, why=why)
     if setback.pause_s:
-        tries = f"its runner failed {setback.count} times in a row; next attempt"
+        tries = f"the runner failed {setback.count} times in a row; next attempt"
         why = f"{reason} ({tries} {setback.pause_s:.0f} s after this failure)"
         again = before.conditions
         return InstanceFailed(instance=before.instance, why=why, place_again=again)
@@ -228,7 +230,7 @@ def _why_left(news: RunnerEnded | LoadRefused | RunnerUnloaded) -> str:
         case RunnerEnded(message=message):
             return message
         case RunnerUnloaded():
-            return "its node unloaded it"
+            return "the node unloaded the instance"
 
 
 def conditions_elsewhere(before: Instance, news: LoadRefused) -> Conditions | None:

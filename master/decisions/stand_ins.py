@@ -104,7 +104,7 @@ def stood_down(scene: Scene, stand_ins: StandIns) -> list[EventBody]:
             del stand_ins.of[first]
         elif original.status == "ready" and not any(s.node in lost for s in original.shards):
             del stand_ins.of[first]
-            why = f"it replaced {first}, which is ready again"
+            why = f"the stand-in replaced {first}, which is ready again"
             if instances[other].status in LIVING:
                 body = InstanceDraining(instance=other, deadline_s=STAND_DOWN_S, why=why)
                 events.append(body)

@@ -53,7 +53,7 @@ class LeaseNotes:
             if now - renewed_at > lease.ttl_s:
                 expired[lease.lease] = f"was not renewed for {lease.ttl_s:g} s"
             elif lease.node not in state.nodes:
-                expired[lease.lease] = "its node left the cluster"
+                expired[lease.lease] = "the node left the cluster"
         return expired
 
 

@@ -290,13 +290,13 @@ def _lacking(request: GenerationRequest) -> tuple[str, str] | None:
     if request.question is not None:
         return "prompt", "shoal cannot ask it how it reads a prompt, or how many tokens that takes"
     if isinstance(request.prompt, InputsPrompt):
-        return "input", "it makes text, no vectors"
+        return "input", "the program makes text, no vectors"
     if request.adapter is not None:
         return "model", "shoal applies no adapters to it"
     if request.prompt_logprobs is not None:
-        return "prompt_logprobs", "it gives no log-probabilities of prompts"
+        return "prompt_logprobs", "the program gives no log-probabilities of prompts"
     if request.history:
-        return "history", "it does not continue the tokens of an earlier answer"
+        return "history", "the program does not continue the tokens of an earlier answer"
     return None
 
 

@@ -101,7 +101,7 @@ class ProcessMemory:
         if self._looks_over < LOOKS_OVER:
             return ""
         return (
-            f"its process used {beside_bytes / 1e9:.1f} GB beside the model; the "
-            f"limit is {may_bytes / 1e9:.1f} GB: its tokenizer or a text needs far "
+            f"the runner used {beside_bytes / 1e9:.1f} GB beside the model; the "
+            f"limit is {may_bytes / 1e9:.1f} GB: the tokenizer or a text needs far "
             "too much memory"
         )

@@ -21,8 +21,8 @@ waiting is refused."""
 
 
 def not_served(spec: RunnerSpec, phase: Phase, submit: Submit) -> Refusal | None:
-    """Return why a runner in this phase does not serve this model and generation; None if it
-    does."""
+    """Return why a runner in this phase refuses a request; None if it does not. It refuses other
+    models, and requests that were sent to another generation (load attempt) of the instance."""
     if phase == "draining":
         return Refusal(reason="draining", message=f"{spec.model} is being unloaded on this node")
     if phase != "ready":
@@ -30,7 +30,8 @@ def not_served(spec: RunnerSpec, phase: Phase, submit: Submit) -> Refusal | None
     if submit.generation != spec.generation:
         return Refusal(
             reason="wrong_generation",
-            message=f"this runner has generation {spec.generation}, not {submit.generation}",
+            message=f"this runner serves generation (load attempt) {spec.generation} of the "
+            f"instance, not {submit.generation}",
         )
     if submit.request.model != spec.model:
         return Refusal(reason="unknown_model", message=f"this runner serves {spec.model}")

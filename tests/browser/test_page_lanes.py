@@ -14,7 +14,7 @@ from tests.harness.clusters import Cluster
 from tests.harness.nodes import eventually
 
 Told = dict[str, Any]
-WHY = "it sent no data in time"
+WHY = "the rank sent no data in time"
 
 
 @pytest.fixture(scope="module")

@@ -132,19 +132,19 @@ UNLOADABLE: dict[str, Kind] = {
 }
 """Models with a correct header that cannot be loaded."""
 NO_MODEL: dict[str, Kind] = {
-    "empty-file": Kind(holding(b""), "it is truncated"),
-    "cut-header": Kind(holding(WHOLE[:200]), "it is truncated"),
-    "cut-data": Kind(holding(WHOLE[:-9]), "it is truncated"),
-    "zip": Kind(holding(b"PK\3\4" + WHOLE[4:]), "it begins with b'PK"),
+    "empty-file": Kind(holding(b""), "the file is truncated"),
+    "cut-header": Kind(holding(WHOLE[:200]), "the file is truncated"),
+    "cut-data": Kind(holding(WHOLE[:-9]), "the file is truncated"),
+    "zip": Kind(holding(b"PK\3\4" + WHOLE[4:]), "the file begins with b'PK"),
     "pointer": Kind(holding(b"version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
-    "old-version": Kind(holding(b"GGUF" + struct.pack("<I", 1) + WHOLE[8:]), "its version is 1"),
+    "old-version": Kind(holding(b"GGUF" + struct.pack("<I", 1) + WHOLE[8:]), "version is 1"),
     "big-endian": Kind(holding(b"GGUF" + struct.pack(">I", 3) + WHOLE[8:]), "big-endian"),
     "lying-count": Kind(holding(WHOLE[:8] + struct.pack("<QQ", 1 << 60, 1)), "tensors; the limit"),
     "lying-text": Kind(holding(WHOLE[:24] + struct.pack("<Q", 1 << 62)), "a metadata key has"),
     "lying-shape": Kind(
         holding(gguf(SMALL, {"w": (F16, (1 << 40, 1 << 40), b"")})), "an impossible shape"
     ),
-    "lying-size": Kind(holding(gguf(SMALL, {"w": (F16, (1 << 30,), b"")})), "it is truncated"),
+    "lying-size": Kind(holding(gguf(SMALL, {"w": (F16, (1 << 30,), b"")})), "is truncated"),
     "lying-layers": Kind(holding(small(llama__block_count=1 << 30)), "llama.block_count is"),
     "odd-name-inside": Kind(holding(small(general__architecture="A\x1b[2J B")), "architecture is"),
     "no-vocabulary": Kind(holding(small(tokenizer__ggml__tokens=None)), "no tokenizer"),
@@ -164,7 +164,7 @@ NO_MODEL: dict[str, Kind] = {
     "with-projector": Kind(
         holding(WHOLE, mmproj=small(general__architecture="clip")),
         "mmproj.gguf is a projector",
-        "move it out",
+        "move the projector out",
     ),
 }
 """Folders that are not listed."""

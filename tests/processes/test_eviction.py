@@ -107,7 +107,7 @@ def test_what_comes_with_shoal_and_what_a_person_added_to_stays(nodes: tuple[Nod
     mine.write_text('aliases = ["mine"]\n')
     try:
         (kept,) = purged(first, node="second")["nodes"][0]["stays"]
-        assert "first refused: its copy has no card.toml" in kept["why"]
+        assert "first refused: the node's copy has no card.toml" in kept["why"]
         assert mine.exists()
     finally:
         mine.unlink()
@@ -143,7 +143,7 @@ def test_what_has_a_card_goes_once_another_copy_has_the_same(
     answered(both, lambda texts: texts == [ours.read_text()] * 2, "both copies have the card")
     (folders[1] / "card.toml").write_text('summary = "of the second alone"')
     (kept,) = purged(first, node="second")["nodes"][0]["stays"]
-    assert "first refused: its copy has a different card.toml" in kept["why"]
+    assert "first refused: the node's copy has a different card.toml" in kept["why"]
     assert (folders[1] / "card.toml").exists()
     answered(both, lambda texts: texts == [ours.read_text()] * 2, "the card by hand gives way")
     went = purged(first, node="second")["nodes"][0]["let_go"]

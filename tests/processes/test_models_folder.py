@@ -196,7 +196,7 @@ def test_what_came_of_a_pull_is_told_with_the_way_on_and_goes_by_its_name(litter
         made.truncate(3 * PIECE_BYTES)
     (folder / "have" / "0").write_bytes(b"\1\0\0\0")
     (folder / "pull.json").write_text('{"model": "owner/begun"}')
-    words = f"its download is incomplete: 1.0 of {3 * PIECE_BYTES / 1e6:.1f} MB"
+    words = f"the download is incomplete: 1.0 of {3 * PIECE_BYTES / 1e6:.1f} MB"
     eventually(lambda: words in littered.shoal("ls").stderr, 30, "it is told")
 
     def is_told(text: str) -> bool:

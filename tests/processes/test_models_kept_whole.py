@@ -134,7 +134,7 @@ def test_verify_names_the_file_that_changed_and_ends_with_1(nodes: tuple[Node, N
     try:
         said = first.shoal("verify", REPOSITORY, "--node", "second")
         assert said.returncode == 1, said
-        assert "model.safetensors: its hash is" in said.stdout and "1 damaged" in said.stdout
+        assert "model.safetensors: the hash is" in said.stdout and "1 damaged" in said.stdout
         assert f"`shoal rm {REPOSITORY}`" in said.stderr
         body = {"model": REPOSITORY, "node": "second", "stream": False}
         told = first.http.post("/models/verify", json=body).json()

@@ -221,7 +221,7 @@ def test_a_dry_run_fetches_no_weights_and_says_where_a_model_would_fit(
     assert node.shoal("pull", "someone/fits").returncode == 0
     here = json.loads(node.shoal("pull", "someone/fits", "--dry-run", "--json").stdout)
     placed = json.loads(node.shoal("place", "someone/fits", "--dry-run", "--json").stdout)
-    assert here["note"] == "it is already on this node" and here["fetch_bytes"] == 0
+    assert here["note"] == "the model is already on this node" and here["fetch_bytes"] == 0
     assert here["bill"]["need_bytes"] == placed["chosen"]["need_bytes"]
     assert here["bill"]["kv_bytes"] == plan["bill"]["kv_bytes"] > 0
     assert abs(here["bill"]["need_bytes"] / plan["bill"]["need_bytes"] - 1) < 0.01
@@ -400,7 +400,9 @@ def test_two_who_ask_are_one_work_which_outlives_both_and_can_be_paused(
             lambda shown: "someone/slow" in shown.stdout + shown.stderr,
             "`ps` tells of it",
         )
-        eventually(lambda: "it is being downloaded" in node.shoal("ls").stderr, 20, "that it comes")
+        eventually(
+            lambda: "the model is being downloaded" in node.shoal("ls").stderr, 20, "that it comes"
+        )
         for words in (("rm", "someone/slow"), ("rm", "someone/slow", "--everywhere")):
             kept = answered(
                 lambda words=words: node.shoal(*words),

@@ -158,7 +158,7 @@ def test_a_frozen_rank_is_named_and_its_stacks_go_with_its_last_account(
     account = eventually(lambda: last_account(lead, pid), 120, "it was ended by its worker")
     eventually(lambda: not psutil.pid_exists(pid), 30, "it is gone")
     again = named(lead, pid)
-    assert again is not None and again["why"].startswith("it died")
+    assert again is not None and again["why"].startswith("the process died")
     assert {"load_model", "steps"} <= phases(lead, pid)
     stacks = account["stacks"]
     assert stacks["pid"] == pid

@@ -201,7 +201,7 @@ def test_a_rank_whose_engine_hangs_tells_it_and_the_timeline_names_it(
             (behind,) = seen
             assert all(slot.process.poll() is None for slot in slots)
             assert (behind["rank"], behind["node"]) == (1, "node-1")
-            assert behind["why"].startswith("its engine hangs in step ")
+            assert behind["why"].startswith("the engine hangs in step ")
             gateway.ended(stream, seconds=60)
         finally:
             gateway.close()

@@ -64,9 +64,9 @@ def test_a_model_as_it_came_is_well_and_every_byte_is_read(fetched: Path) -> Non
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (flip, "its hash is"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "its hash is"),
-        (lambda path: path.unlink(), "it is missing"),
+        (flip, "the hash is"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "the hash is"),
+        (lambda path: path.unlink(), "the file is missing"),
     ],
 )
 @pytest.mark.parametrize("name", sorted(FILES))
@@ -86,7 +86,7 @@ def test_what_was_added_has_no_hash_and_what_a_note_names_elsewhere_is_not_read(
     assert verify(fetched, lambda _: None, never).unlisted == 1
     note_origin(fetched, Origin("pulled", files={"../../etc/hostname": "0" * 64}))
     (wrong,) = verify(fetched, lambda _: None, never).wrong
-    assert wrong.what == "it is missing"
+    assert wrong.what == "the file is missing"
 
 
 def test_of_what_a_person_put_there_a_cut_file_is_found_and_a_flipped_byte_is_not(

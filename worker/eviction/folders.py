@@ -98,14 +98,14 @@ def lacking(folder: Path, size_bytes: int, question: KeepAsked) -> str:
     if it can. Its `card.toml` must be the same and no older, so that the newest `card.toml` is
     kept. Raises OSError."""
     if not is_whole(folder, size_bytes):
-        return "its files are incomplete"
+        return "the node's copy is incomplete"
     own = content_of(folder)
     if question.content and own.weights and own.weights != question.content:
-        return "its files have different content"
+        return "the node's copy has other content"
     if question.card and own.card != question.card:
-        return f"its copy has {'a different' if own.card else 'no'} {CARD_FILE}"
+        return f"the node's copy has {'a different' if own.card else 'no'} {CARD_FILE}"
     if question.card and own.card_at_s < question.card_at_s:
-        return f"its {CARD_FILE} is older"
+        return f"the node's copy has an older {CARD_FILE}"
     return ""
 
 
@@ -121,7 +121,7 @@ def put_away(
         if why := added_to(real):
             raise NotLetGo(why)
         if content_of(real) != content:
-            raise NotLetGo(f"its {CARD_FILE} or its list of files changed meanwhile")
+            raise NotLetGo(f"the model's {CARD_FILE} or its list of files changed meanwhile")
     if now() >= until_at:
         raise NotLetGo("the disk was too slow: the other node's confirmation expired")
     aside = put_aside(real, models)

@@ -153,9 +153,9 @@ class Grants:
         why, wish = lacks, self._wish
         if not why and wish is not None and wish.model == question.model:
             if isinstance(wish.verdict, Granted):
-                why = "it is deleting its own files"
+                why = "the node is deleting its own files"
             elif wish.verdict is None and self._me > question.asker:
-                why = "it wants to delete its own files and has the greater id"
+                why = "the node wants to delete its own files and has the greater id"
             elif wish.verdict is None:
                 wish.verdict = NotGranted(
                     f"{question.asker} wants to delete its own files and asked this node"

@@ -22,11 +22,11 @@ from worker.transfer.sources import is_store_address
 
 FETCHED = ("copied", "pulled")
 STAYS: Mapping[str, tuple[StoredKind, str]] = {
-    "bundled": ("bundled", "it is bundled with shoal"),
+    "bundled": ("bundled", "the model is bundled with shoal"),
     "put": ("put", "a person added it"),
-    "cache": ("put", "it is in Hugging Face's cache, which shoal does not manage"),
-    "derived": ("made", "it was made here"),
-    "engine": ("put", "it is a program of engines.toml, not files"),
+    "cache": ("put", "the model is in Hugging Face's cache, which shoal does not manage"),
+    "derived": ("made", "the model was made here"),
+    "engine": ("put", "the model is a program of engines.toml, not files"),
 }
 """Origins of models that are never deleted, each with the reason."""
 
@@ -75,7 +75,7 @@ class Surroundings:
     def in_use(self, model: ModelId) -> str:
         """Return why the model must not be deleted now; empty if nothing uses it."""
         if model in self.pins:
-            return "it is pinned"
+            return "the model is pinned"
         names = {str(node): card.name for node, card in self.others.items()}
         held = why_held(model, self.instances, self.weights, self.pulls, names)
         if held is not None:
@@ -83,7 +83,7 @@ class Surroundings:
         if model in self.seated:
             return "a runner of this node that uses it has not ended yet"
         if model in self.verifying:
-            return "it is being verified"
+            return "the model is being verified"
         return ""
 
 
@@ -103,7 +103,7 @@ def holdings_of(
 def _whole(card: ModelCard, used_at_s: int, around: Surroundings) -> Holding:
     what, why = STAYS.get(card.origin, ("fetched", ""))
     if not why and not Path(card.path).is_relative_to(around.models):
-        what, why = "put", f"it is outside {around.models}"
+        what, why = "put", f"the model is outside {around.models}"
     keepers = tuple(keepers_of(card.model, card.digest, around))
     why = why or around.stay_reasons.get(card.path, "") or _stays(card.model, keepers, around)
     if not why and card.origin != "pulled" and not _is_given(keepers, around):
@@ -126,7 +126,7 @@ def _part(part: PartialModel, used_at_s: int, around: Surroundings) -> Holding:
     keepers = tuple(keepers_of(part.model, "", around))
     why = _stays(part.model, keepers, around)
     if not why and not Path(part.path).is_relative_to(around.models):
-        why = f"it is outside {around.models}"
+        why = f"the model is outside {around.models}"
     if not why and not _is_given(keepers, around):
         why = "no other node offers it"
     return Holding(

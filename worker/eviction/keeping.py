@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bus.wire.ids import ModelId
 
 
-UNREADABLE = "its files cannot be read"
+UNREADABLE = "the node's files cannot be read"
 
 
 class Keeping:
@@ -58,9 +58,9 @@ class Keeping:
             return
         card = self._copy_of(question.model)
         if card is None:
-            self._answer(question, "it does not have all of the files")
+            self._answer(question, "the node does not have all of the files")
         elif question.digest and card.digest and card.digest != question.digest:
-            self._answer(question, "its files have different content")
+            self._answer(question, "the node's copy has other content")
         else:
             folder, size_bytes = Path(card.path), card.size_bytes
             self._thread.add(

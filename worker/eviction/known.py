@@ -160,6 +160,6 @@ def _kept_folders(folders: Iterable[Path]) -> Iterable[tuple[str, str]]:
         try:
             why = added_to(folder)
         except OSError as error:
-            why = f"its folder cannot be read: {error.strerror}"
+            why = f"the model's folder cannot be read: {error.strerror}"
         if why:
             yield str(folder), why

@@ -52,7 +52,7 @@ def adapters_in(
                 raise BadAdapter("embedding models cannot have adapters")
             if not is_adapter_name(place.name):
                 raise BadAdapter(
-                    "its name cannot be used in a request; use letters, digits, '.', '_' and '-'"
+                    "requests cannot use this name; use letters, digits, '.', '_' and '-'"
                 )
             if len(cards) == MAX_ADAPTERS:
                 raise BadAdapter(f"a model has at most {MAX_ADAPTERS} adapters")

@@ -37,14 +37,14 @@ FETCHED_IN_PARTS = frozenset({
 })  # fmt: skip
 """Families for which tests showed that a pipeline stage computes the same from its own bytes as
 from all; other families are fetched completely."""
-_SHARES_KV = "its layers share KV with each other"
-_PASSES_MORE = "its layers pass more than hidden states to each other"
+_SHARES_KV = "the model's layers share KV with each other"
+_PASSES_MORE = "the model's layers pass more than hidden states to each other"
 UNSPLIT: Mapping[str, str] = {
     "gemma3n": _SHARES_KV,
     "gemma3n_text": _SHARES_KV,
     "deepseek_v41": _PASSES_MORE,
     "rwkv7": _PASSES_MORE,
-    "iquestloopcoder": "its forward goes through its layers twice",
+    "iquestloopcoder": "the model's forward goes through the layers twice",
 }
 """Families that the generic pipeline cannot split, and why. The runner detects other such families
 when it loads its stage, and refuses with the reason."""
@@ -165,11 +165,11 @@ def why_whole(family: str, text: Mapping[str, Any], layers: int) -> str:
     """Return why KV must be stored as the model itself does: neither in reduced precision nor as a
     window. The text follows a colon; it is empty if there is no such reason."""
     if family in STATES_ONLY or "growing" not in layer_kinds(text, layers):
-        return "its layers keep windows or states, not growing KV"
+        return "the model's layers keep windows or states, not growing KV"
     if text.get("index_head_dim"):
-        return "its attention keeps an index beside its KV"
+        return "the model's attention keeps an index beside the KV"
     if family in KEEPS_MORE:
-        return "its layers keep KV and something else in one cache"
+        return "the model's layers keep KV and something else in one cache"
     return ""
 
 
@@ -188,7 +188,7 @@ def kv_group(family: str, text: Mapping[str, Any], layers: int) -> tuple[int, st
     if group:
         return group, ""
     heads = " and ".join(str(width) for width in dict.fromkeys(widths))
-    return 0, f"its head sizes ({heads}) are not divisible by {GROUPS[-1]}"
+    return 0, f"the model's head sizes ({heads}) are not divisible by {GROUPS[-1]}"
 
 
 def layer_kv(text: Mapping[str, Any], layers: int, value_bytes: int) -> list[tuple[int, int]]:

@@ -85,7 +85,7 @@ def problem_of(manifest: Manifest, model: ModelId) -> str | None:
     """Return what is wrong with a manifest that another node sent for `model`; None if it is
     valid."""
     if manifest.model != model:
-        return f"it belongs to {manifest.model!r}"
+        return f"the manifest belongs to {manifest.model!r}"
     if len(manifest.files) > MAX_FILES:
         return f"the list has {len(manifest.files)} files; the limit is {MAX_FILES}"
     paths = [entry.path for entry in manifest.files]
@@ -97,13 +97,13 @@ def problem_of(manifest: Manifest, model: ModelId) -> str | None:
             return f"the hashes of {entry.path} do not match its size"
     has_weights = "config.json" in paths and any(p.endswith(".safetensors") for p in paths)
     if paths != sorted(paths):
-        return "its files are not sorted"
+        return "the manifest's files are not sorted"
     folded = [path.casefold() for path in paths]
     folders = {path[:at] for path in folded for at, char in enumerate(path) if char == "/"}
     if len(set(folded)) != len(folded) or folders & set(folded):
         return "two of its paths are the same on a case-insensitive disk"
     if not ggufs and not has_weights:
-        return "it has neither config.json with safetensors nor a complete GGUF model"
+        return "the manifest has neither config.json with safetensors nor a complete GGUF model"
     if digest_of(model, manifest.files) != manifest.digest:
-        return "its digest does not match its files"
+        return "the manifest's digest does not match the files"
     return None

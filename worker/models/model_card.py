@@ -65,7 +65,9 @@ def no_more_context(notes: Notes, card: ModelCard) -> Unfit | None:
         return None
     why = f"card.toml: context_tokens = {notes.context_tokens} has no effect"
     return Unfit(
-        "no_effect", why, f"it can lower the model's own {card.context_tokens}, but not raise it"
+        "no_effect",
+        why,
+        f"the card can lower the model's own {card.context_tokens}, but not raise it",
     )
 
 

@@ -98,13 +98,13 @@ def unfit_file(name: str) -> Unfit:
         return Unfit(
             "packed",
             f"{name} is packed",
-            "unpack it: a model is a folder",
+            "unpack the file: a model is a folder",
         )
     if _SAFETENSORS.fullmatch(name) or _PICKLED.fullmatch(name):
-        remedy = f"put it into a folder together with its {CONFIG} and tokenizer files"
+        remedy = f"put the file into a folder with the model's {CONFIG} and tokenizer files"
         return Unfit("alone", f"{name} is a single file; a model is a folder", remedy)
     return Unfit(
-        "stray", f"{name} is a file; a model is a folder", "ignore it, or move it elsewhere"
+        "stray", f"{name} is a file; a model is a folder", "ignore this, or move the file elsewhere"
     )
 
 
@@ -122,7 +122,7 @@ def unfit_folder(names: Collection[str]) -> Unfit | None:
         if (first := next((name for name in sorted(names) if kind.fullmatch(name)), None))
     }
     if not weights and (adapter_files := ADAPTERS & set(names)):
-        remedy = "move it into its model's folder as adapters/NAME, and request MODEL:NAME"
+        remedy = "move the folder into the model's folder as adapters/NAME, and request MODEL:NAME"
         why = f"a LoRA adapter ({min(adapter_files)}) without its model"
         return Unfit("adapter_alone", why, remedy)
     if not weights and _GGUF in by_kind:
@@ -134,7 +134,7 @@ def unfit_folder(names: Collection[str]) -> Unfit | None:
         return Unfit("image_model", why, "shoal runs language models only")
     if weights:
         why = f"weights without a {CONFIG}"
-        return Unfit("no_config", why, "copy it from the source of the model")
+        return Unfit("no_config", why, f"copy {CONFIG} from the source of the model")
     if _SAFETENSORS in by_kind:
         why = f"{by_kind[_SAFETENSORS]} is not named model*.safetensors, as MLX requires"
         remedy = f"download the model in the format of MLX or transformers, or {CONVERT}"
@@ -142,17 +142,17 @@ def unfit_folder(names: Collection[str]) -> Unfit | None:
     if _PICKLED in by_kind:
         why = f"{by_kind[_PICKLED]} is not safetensors, the only format that shoal loads"
         remedy = (
-            "download it as safetensors, or convert it with transformers: "
+            "download the model as safetensors, or convert it with transformers: "
             "`AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER)`"
         )
         return Unfit("pickled", why, remedy)
     if CONFIG in names:
         why = f"a {CONFIG} without weights"
-        return Unfit("no_weights", why, "copy its model*.safetensors into the folder")
-    remedy = "put a model's files into it, or delete it"
+        return Unfit("no_weights", why, "copy the model*.safetensors files into the folder")
+    remedy = "put a model's files into the folder, or delete the folder"
     if not names:
         return Unfit("empty", "an empty folder", remedy)
-    return Unfit("nothing_known", f"it has neither a {CONFIG} nor weights", remedy)
+    return Unfit("nothing_known", f"the folder has neither a {CONFIG} nor weights", remedy)
 
 
 def unfit_family(config: Mapping[str, Any], version: str) -> Unfit:
@@ -208,7 +208,7 @@ def shards_lacking(index: str, lacking: Collection[str]) -> Unfit:
 def still_written(size_bytes: int) -> Unfit:
     """Return the notice about a folder whose weights have just changed, so that they may be
     incomplete."""
-    why = f"its files are still being written ({size_bytes / 1e6:,.0f} MB so far)"
+    why = f"the files are still being written ({size_bytes / 1e6:,.0f} MB so far)"
     return Unfit(
         "still_written", why, "wait: shoal loads it when the files are complete and unchanged"
     )
@@ -216,7 +216,7 @@ def still_written(size_bytes: int) -> Unfit:
 
 def pulled_in_part(model: str, have_bytes: int, size_bytes: int) -> Unfit:
     """Return why a model with an incomplete pull is not listed."""
-    why = f"its download is incomplete: {have_bytes / 1e6:,.1f} of {size_bytes / 1e6:,.1f} MB"
+    why = f"the download is incomplete: {have_bytes / 1e6:,.1f} of {size_bytes / 1e6:,.1f} MB"
     remedy = f"`shoal pull {model}` resumes it, `shoal rm {model}` deletes it"
     return Unfit("pulled_in_part", why, remedy)
 
@@ -224,7 +224,7 @@ def pulled_in_part(model: str, have_bytes: int, size_bytes: int) -> Unfit:
 def being_pulled() -> Unfit:
     """Return why a model that is being pulled is not listed yet."""
     return Unfit(
-        "being_pulled", "it is being downloaded", "wait: it can be used when it is complete"
+        "being_pulled", "the model is being downloaded", "wait until the download is complete"
     )
 
 
@@ -248,8 +248,8 @@ def too_deep(inner: str) -> Unfit:
     folder that contains it."""
     return Unfit(
         "too_deep",
-        f"{inner} in it looks like a model, but is nested too deep",
-        "move it up: models are in <name> or <owner>/<name>",
+        f"{inner} in this folder looks like a model, but is nested too deep",
+        "move the model up: models are in <name> or <owner>/<name>",
     )
 
 
@@ -261,14 +261,14 @@ def name_taken(by: str) -> Unfit:
 
 def no_folder() -> Unfit:
     """Return the notice about a broken link in place of a model's folder."""
-    return Unfit("dead_link", "a broken link", "mount its target, or delete the link")
+    return Unfit("dead_link", "a broken link", "mount the target of the link, or delete the link")
 
 
 def unreadable(error: Exception) -> Unfit:
     """Return the notice about a folder whose files cannot be read."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     remedy = "give the user that runs shoal read access"
-    return Unfit("unreadable", f"it cannot be read: {text or type(error).__name__}", remedy)
+    return Unfit("unreadable", f"cannot be read: {text or type(error).__name__}", remedy)
 
 
 def adapter_beside(names: Iterable[str]) -> Unfit | None:
@@ -277,14 +277,14 @@ def adapter_beside(names: Iterable[str]) -> Unfit | None:
     files = sorted(ADAPTERS.intersection(names))
     if not files:
         return None
-    remedy = "move them into adapters/NAME in that folder, and request MODEL:NAME; or fuse them"
+    remedy = "move the files to adapters/NAME in that folder, and request MODEL:NAME; or fuse them"
     why = f"{', '.join(files)} next to the weights would not be applied"
     return Unfit("adapter_beside", why, remedy)
 
 
 def bad_adapter(why: str) -> Unfit:
     """Return why an adapter cannot be applied, and the remedy."""
-    remedy = "fix or delete it, or fuse it: `mlx_lm.fuse --model MODEL --adapter-path FOLDER`"
+    remedy = "fix, delete or fuse the adapter: `mlx_lm.fuse --model MODEL --adapter-path FOLDER`"
     return Unfit("bad_adapter", why, remedy)
 
 
@@ -328,7 +328,7 @@ def printable(text: str, most: int = 200) -> str:
 
 def _gguf_alone(name: str) -> Unfit:
     file, folder = quote(printable(name)), quote(printable(name).rpartition(".")[0])
-    remedy = f"move it into a folder of its own: `mkdir {folder}; mv {file} {folder}/`"
+    remedy = f"give the file its own folder: `mkdir {folder}; mv {file} {folder}/`"
     why = f"{name} is in llama.cpp's GGUF format, but in no folder of its own"
     return Unfit("gguf", why, remedy)
 
@@ -344,7 +344,7 @@ def _several_ggufs(names: Sequence[str]) -> Unfit:
     projectors = [name for name in files if "mmproj" in name.lower()]
     if projectors and weight_files(set(files).difference(projectors)):
         why = f"{projectors[0]} is a projector for images or sound, beside the model's file"
-        remedy = "move it out of the folder; shoal gives GGUF models text only"
+        remedy = "move the projector out of the folder; shoal gives GGUF models text only"
         return Unfit("gguf", why, remedy)
     why = f"{len(files)} GGUF files, the first of them {files[0]}; a model has one"
     return Unfit("gguf", why, "keep one of them, and move each other one into a folder of its own")
@@ -352,7 +352,7 @@ def _several_ggufs(names: Sequence[str]) -> Unfit:
 
 def _unfinished(name: str) -> Unfit:
     why = f"{name} is an incomplete download"
-    return Unfit("unfinished", why, "let it finish, or start it again")
+    return Unfit("unfinished", why, "let the download finish, or start it again")
 
 
 def _missing_shards(weights: Iterable[str]) -> Unfit | None:

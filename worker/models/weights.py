@@ -369,7 +369,7 @@ def _embeds(
         model = embedding_model(config, read)
     except (ValueError, RecursionError) as error:
         raise UnfitModel(
-            "bad_config", f"it cannot be loaded as an embedding model: {error}", NOT_EMBEDDED
+            "bad_config", f"the model cannot be loaded as an embedding model: {error}", NOT_EMBEDDED
         ) from error
     for data in () if model is None else contents:
         note(data)

@@ -117,9 +117,9 @@ def listing_of(
     files if the model's name does not. Raises PullFailed if it cannot run here, or if the list is
     invalid."""
     if not _COMMIT.fullmatch(commit):
-        raise _unbelievable(f"it has {commit[:60]!r} in place of a commit of {model}")
+        raise _unbelievable(f"the list has {commit[:60]!r} in place of a commit of {model}")
     if len(listed) > MAX_LISTED:
-        raise _unbelievable(f"it lists {len(listed):,} files; the limit is {MAX_LISTED:,}")
+        raise _unbelievable(f"the list has {len(listed):,} files; the limit is {MAX_LISTED:,}")
     for file in listed:
         _check_name(file.name)
     names = {file.name for file in listed}
@@ -132,7 +132,7 @@ def listing_of(
     if unfit is not None:
         raise PullFailed("unfit", f"{model} cannot be run here: {unfit.why}; {unfit.remedy}")
     if len(taken) > MAX_FILES:
-        raise _unbelievable(f"it lists {len(taken):,} model files; the limit is {MAX_FILES:,}")
+        raise _unbelievable(f"the list has {len(taken):,} model files; the limit is {MAX_FILES:,}")
     files = tuple(sorted(map(_file, taken), key=lambda file: file.path))
     _check_distinct(file.path for file in files)
     return HubListing(model, commit, files)
@@ -171,9 +171,9 @@ def _is_taken(name: str) -> bool:
 def _check_name(name: str) -> None:
     parts = name.split("/")
     if not name or len(name) > MAX_NAME or "\\" in name or not name.isprintable():
-        raise _unbelievable(f"it lists a file named {name[:80]!r}")
+        raise _unbelievable(f"the list has a file named {name[:80]!r}")
     if any(part in ("", ".", "..") for part in parts):
-        raise _unbelievable(f"it lists a file outside its folder: {name[:80]!r}")
+        raise _unbelievable(f"the list has a file outside its folder: {name[:80]!r}")
 
 
 def _check_distinct(paths: Iterable[str]) -> None:
@@ -182,10 +182,10 @@ def _check_distinct(paths: Iterable[str]) -> None:
     for path in paths:
         folded = path.casefold()
         if folded in seen:
-            raise _unbelievable(f"it lists {path[:80]!r} twice")
+            raise _unbelievable(f"the list has {path[:80]!r} twice")
         seen.add(folded)
     if seen & {path.partition("/")[0] for path in seen if "/" in path}:
-        raise _unbelievable("it lists a file and a folder with the same name")
+        raise _unbelievable("the list has a file and a folder with the same name")
 
 
 def _file(listed: ListedFile) -> HubFile:
@@ -193,11 +193,11 @@ def _file(listed: ListedFile) -> HubFile:
     is_large = name.endswith(SAFETENSORS) or is_gguf(name)
     most = MAX_FILE_BYTES if is_large else MAX_TEXT_BYTES
     if size is None or not 0 <= size <= most:
-        raise _unbelievable(f"it lists {name} with a size of {size} bytes")
+        raise _unbelievable(f"the list has {name} with a size of {size} bytes")
     kind: Literal["sha256", "git"] = "git" if listed.sha256 is None else "sha256"
     digest = listed.blob if listed.sha256 is None else listed.sha256
     if digest is None or not _HEX[kind].fullmatch(digest):
-        raise _unbelievable(f"it has no hash to verify {name}")
+        raise _unbelievable(f"the list has no hash to verify {name}")
     return HubFile(name, size, kind, digest)
 
 

@@ -18,7 +18,7 @@ from worker.pulling.patience import USUAL_TIMING, PullTiming
 CONNECTIONS = 4
 GO = b"go\n"
 """Written to the process of a held pull, which waits after its forecast, to resume it."""
-HERE_ALREADY = "it is already on this node"
+HERE_ALREADY = "the model is already on this node"
 USUAL_HUB = "https://huggingface.co"
 
 

@@ -180,7 +180,7 @@ def crowded_device(instance: Instance, shard: Shard, here: NodeInventory) -> Ref
         have = (
             f"only {free / 1e9:.2f} GB are free there now (a shortage of 10 % is tolerated)"
             if free is not None
-            else "its driver no longer lists it; check it with the tool of its maker"
+            else "the driver no longer lists this GPU; check it with the GPU maker's tool"
         )
         return Refusal(
             reason="insufficient_memory",

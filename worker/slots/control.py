@@ -122,7 +122,9 @@ class SlotControl:
             case _ if type(message) in self.others:
                 self.others[type(message)](message, identity)
             case _:
-                self.log.warning("unexpected message from a slot", kind=type(message).__name__)
+                self.log.warning(
+                    "ignored an unknown message from a slot", kind=type(message).__name__
+                )
 
     def _hello(self, hello: SlotHello, identity: bytes) -> None:
         if hello.protocol_max < PROTOCOL_MIN or hello.protocol_min > PROTOCOL_MAX:
@@ -172,7 +174,7 @@ class SlotControl:
         elif task.rank:
             lead = self.client.state.instances.get(task.instance)
             where = lead.shards[0].node if lead is not None and lead.shards else "unknown"
-            text = f"its runner is rank {task.rank}; ask rank 0, on node {where}"
+            text = f"the runner here is rank {task.rank}; ask rank 0, on node {where}"
             self.executor.send(asker, DiagnosisRefused(status=409, message=text))
         else:
             question = f"{command.slot} {command.request}"

@@ -165,7 +165,7 @@ def _checked(content: bytes, process: str, pid: int) -> bytes:
     except (ValueError, KeyError, TypeError) as error:
         return _none(process, pid, f"cannot read telemetry's answer: {error!r}")
     if len(content) > STACKS_BYTES:
-        return _none(process, pid, f"its stack traces have {len(content)} bytes, too many to keep")
+        return _none(process, pid, f"the stack traces have {len(content)} bytes, too many to keep")
     return content
 
 

@@ -124,7 +124,8 @@ class Store:
                 self._queue(asker, message)
             case _:
                 self._log.debug(
-                    "the store received an unexpected message", kind=type(message).__name__
+                    "the store ignored a message that is no request for weights",
+                    kind=type(message).__name__,
                 )
 
     def _send(self, asker: bytes, message: Message, *content: bytes) -> None:

@@ -72,7 +72,7 @@ def verify(folder: Path, progress: Callable[[int], None], stopped: Stopped) -> V
     expected, held = expected_of(folder), held_files(folder)
     here = {file.path: file.real for file in held}
     wrong = [
-        WrongFile(path=printable(path), what="it is missing")
+        WrongFile(path=printable(path), what="the file is missing")
         for path in sorted(expected.keys() - here.keys())
     ]
     for path, real in here.items():
@@ -102,17 +102,17 @@ def _checked(real: Path, expected: str, progress: Callable[[int], None], stopped
             read += len(content)
             progress(len(content))
         if expected and file_hash.hexdigest() != expected:
-            return f"its hash is {file_hash.hexdigest()[:16]}..., but should be {expected[:16]}..."
+            return f"the hash is {file_hash.hexdigest()[:16]}..., but should be {expected[:16]}..."
         if read != size:
-            return f"it ended after {read:,} of {size:,} bytes"
+            return f"the file ended after {read:,} of {size:,} bytes"
         if not expected and real.name.endswith(".safetensors"):
             header_of(real)
         elif not expected and is_gguf(real.name):
             gguf_header_of(real)
     except FileNotFoundError:
-        return "it was deleted during the check"
+        return "the file was deleted during the check"
     except OSError as error:
-        return f"it cannot be read: {error.strerror or type(error).__name__}"
+        return f"the file cannot be read: {error.strerror or type(error).__name__}"
     except UnfitModel as error:
         return error.unfit.why
     return ""

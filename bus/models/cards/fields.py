@@ -138,18 +138,20 @@ class Notes:
 def read_card(data: bytes) -> Notes:
     """Parse the text of a `card.toml`. Raises BadCard with the line of the fault."""
     if len(data) > CARD_BYTES:
-        raise BadCard(f"it has more than {CARD_BYTES >> 10} KiB")
+        raise BadCard(f"the card has more than {CARD_BYTES >> 10} KiB")
     try:
         text = data.decode()
         table = tomllib.loads(text)
     except UnicodeDecodeError as error:
-        raise BadCard(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise BadCard(
+            f"the card is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from error
     except RecursionError as error:
-        raise BadCard("it is nested too deeply") from error
+        raise BadCard("the card is nested too deeply") from error
     except ValueError as error:
         match = _AT_LINE.search(str(error))
         raise BadCard(
-            f"it is not valid TOML: {error}", line=int(match[1]) if match else 0
+            f"the card is not valid TOML: {error}", line=int(match[1]) if match else 0
         ) from error
     try:
         return notes_from(table)
@@ -223,7 +225,7 @@ def _unknown(key: str) -> str:
         return f"{key} is not supported yet; remove it from the card"
     near = [MEANT[key]] if key in MEANT else difflib.get_close_matches(key, KNOWN_KEYS, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    return f"it has no key {key[:80]!r}; {hint}the known keys are {', '.join(KNOWN_KEYS)}"
+    return f"the card has no key {key[:80]!r}; {hint}the known keys are {', '.join(KNOWN_KEYS)}"
 
 
 def _switch(key: str, value: object) -> bool:

@@ -91,7 +91,7 @@ def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
         raise BadGguf(f"general.architecture is {architecture[:80]!r}")
     _check_kind(metadata, architecture, 1 + len(rest))
     if not header.tensors:
-        raise BadGguf("it has no tensors")
+        raise BadGguf("the file has no tensors")
     layers = _count(metadata, f"{architecture}.block_count", MOST_LAYERS)
     width = _count(metadata, f"{architecture}.embedding_length", MOST_WIDTH)
     template = metadata.get(TEMPLATE, "")
@@ -136,11 +136,12 @@ def _check_kind(metadata: Mapping[str, Value], architecture: str, files: int) ->
     for key in ("general.type", "general.architecture"):
         if (other := _NOT_TEXT.get(str(metadata.get(key)))) is not None:
             what, remedy = other
-            raise OtherGguf(f"it is {what}, not a language model", remedy)
+            raise OtherGguf(f"the file is {what}, not a language model", remedy)
     parts = metadata.get(COUNT, 1)
     if files == 1 and parts not in (0, 1):
         raise OtherGguf(
-            f"it is one of {parts} parts; they must be together, named NAME-00001-of-0000N{SUFFIX}",
+            f"the file is one of {parts} parts; all parts must be in one folder, "
+            f"named NAME-00001-of-0000N{SUFFIX}",
             "download all parts into this folder, and keep their names",
         )
 
@@ -202,7 +203,7 @@ def _vocabulary(metadata: Mapping[str, Value]) -> int:
         case tuple(tokens) if tokens:
             return len(tokens)
         case _:
-            raise BadGguf(f"its metadata has no {TOKENS}, so it has no tokenizer")
+            raise BadGguf(f"the file's metadata has no {TOKENS}, so the model has no tokenizer")
 
 
 def _quantization(header: GgufHeader) -> str:
@@ -219,14 +220,14 @@ def _quantization(header: GgufHeader) -> str:
 def _text(metadata: Mapping[str, Value], key: str) -> str:
     value = metadata.get(key)
     if not isinstance(value, str):
-        raise BadGguf(f"its metadata has no {key}")
+        raise BadGguf(f"the file's metadata has no {key}")
     return value
 
 
 def _count(metadata: Mapping[str, Value], key: str, most: int, default: int | None = None) -> int:
     value = metadata.get(key, default)
     if value is None:
-        raise BadGguf(f"its metadata has no {key}")
+        raise BadGguf(f"the file's metadata has no {key}")
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
         raise BadGguf(f"{key} is {_shown(value)}; it must be 1 to {most:,}")
     return value

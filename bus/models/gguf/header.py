@@ -73,23 +73,23 @@ def read_header(stream: BinaryIO, size_bytes: int, keep: Collection[str] = ()) -
     are skipped unless their keys are in `keep`. Raises BadGguf; OSError of the stream."""
     source = _Source(stream, size_bytes)
     if (magic := source.read(4)) != MAGIC:
-        raise BadGguf(f"it begins with {magic!r}, not with {MAGIC!r}")
+        raise BadGguf(f"the file begins with {magic!r}, not with {MAGIC!r}")
     version = source.number("I")
     if version not in VERSIONS:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
         if swapped in VERSIONS:
-            raise BadGguf("it is big-endian; only little-endian files are supported")
-        raise BadGguf(f"its version is {version}; the supported versions are 2 and 3")
+            raise BadGguf("the file is big-endian; only little-endian files are supported")
+        raise BadGguf(f"the file's version is {version}; the supported versions are 2 and 3")
     tensors, pairs = source.number("Q"), source.number("Q")
     if tensors > MOST_TENSORS:
-        raise BadGguf(f"it has {tensors:,} tensors; the limit is {MOST_TENSORS:,}")
+        raise BadGguf(f"the file has {tensors:,} tensors; the limit is {MOST_TENSORS:,}")
     if pairs > MOST_PAIRS:
-        raise BadGguf(f"it has {pairs:,} metadata entries; the limit is {MOST_PAIRS:,}")
+        raise BadGguf(f"the file has {pairs:,} metadata entries; the limit is {MOST_PAIRS:,}")
     metadata: dict[str, Value] = {}
     for _ in range(pairs):
         key = source.name("a metadata key")
         if key in metadata:
-            raise BadGguf(f"its metadata has {key[:80]!r} twice")
+            raise BadGguf(f"the file's metadata has {key[:80]!r} twice")
         metadata[key] = _value(source, source.number("I"), key, keep=key in keep)
     table = tuple(_tensor(source) for _ in range(tensors))
     alignment = metadata.get("general.alignment", 32)
@@ -114,13 +114,15 @@ class _Source:
         """Pass over `count` bytes; return the offset of the first."""
         first, end = self.at, self.at + count
         if end > self._size:
-            raise CutGguf(f"it is truncated: its header needs {end:,} of {self._size:,} bytes")
+            raise CutGguf(
+                f"the file is truncated: the header needs {end:,} of {self._size:,} bytes"
+            )
         if end > MOST_BYTES:
-            raise BadGguf(f"its header is larger than {MOST_BYTES >> 20} MiB")
+            raise BadGguf(f"the file's header is larger than {MOST_BYTES >> 20} MiB")
         while len(self._data) < end:
             data = self._stream.read(max(READ_BYTES, end - len(self._data)))
             if not data:
-                raise CutGguf(f"it is truncated: it ends after {len(self._data):,} bytes")
+                raise CutGguf(f"the file is truncated after {len(self._data):,} bytes")
             self._data += data
         self.at = end
         return first
@@ -223,7 +225,7 @@ def _check_places(
         end = tensor.offset + tensor.size_bytes
         if end > data_bytes:
             lacking = f"{end - data_bytes:,} bytes of {what} are missing"
-            raise CutGguf(f"it is truncated: {lacking} from its {size_bytes:,} bytes")
+            raise CutGguf(f"the file is truncated: {lacking} from its {size_bytes:,} bytes")
 
 
 def _shown(value: Value) -> str:

@@ -135,7 +135,7 @@ def read_engines(text: str) -> EngineTable:
 def lack_of(name: str) -> tuple[str, str]:
     """Return what is wrong if there is no environment of this name, and the remedy."""
     why = f"there is no environment {name} on this node"
-    return why, f"make it: `shoal engine add {name} PACKAGE==VERSION`"
+    return why, f"create the environment: `shoal engine add {name} PACKAGE==VERSION`"
 
 
 def _unsound(table: EngineTable) -> Iterator[Wrong]:

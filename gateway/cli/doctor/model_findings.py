@@ -52,7 +52,9 @@ def _failed(state: NodeState) -> Iterator[Finding]:
     for instance in state.instances:
         if instance.status == "failed" and any(s.node == state.node for s in instance.shards):
             text = f"{instance.model} could not be loaded: {instance.reason}"
-            remedy = f"correct it, then `shoal load {instance.model}`; see `shoal logs worker`"
+            remedy = (
+                f"correct the cause, then `shoal load {instance.model}`; see `shoal logs worker`"
+            )
             yield Finding(f"model {instance.model}", "warn", text, remedy)
 
 

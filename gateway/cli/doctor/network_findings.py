@@ -100,7 +100,9 @@ def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Findin
     """
     name = "cluster key"
     if trouble:
-        return Finding(name, "error", trouble, "correct it, then check with `shoal keys show`")
+        return Finding(
+            name, "error", trouble, "correct the file, then check with `shoal keys show`"
+        )
     if keys is None:
         if beyond:
             remedy = (

@@ -73,7 +73,7 @@ def engines(settings: Settings, running: bool) -> Finding:
     }
     lacking = sorted({table.engines[name].venv for name, venv in venvs.items() if venv is None})
     if lacking:
-        remedy = f"make it: `shoal engine add {lacking[0]} PACKAGE==VERSION`"
+        remedy = f"create the environment: `shoal engine add {lacking[0]} PACKAGE==VERSION`"
         text = f"{counts}; without their environments: {', '.join(lacking)}"
         return Finding("engines", "error", text, remedy)
     missing = [

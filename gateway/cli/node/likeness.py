@@ -226,7 +226,7 @@ def _why(card: NodeCard | None, link: str, peer: PeerReading | None) -> str:
     """Return why the node is unreachable; empty if it is reachable."""
     if link not in ("this node", "linked"):
         return (peer.why if peer else "") or f"link {link}"
-    return "" if card else "it has not reported its description yet"
+    return "" if card else "the node has not reported its description yet"
 
 
 def _serves(state: NodeState, node: str) -> tuple[Served, ...]:

@@ -136,7 +136,7 @@ def _systemd(service: Service, scope: Scope) -> Plan:
         needs_root=whole,
         note=""
         if whole
-        else "it starts when you log in; run `loginctl enable-linger` to start it with the machine",
+        else "shoal starts when you log in; run `loginctl enable-linger` to start it at boot",
     )
 
 

@@ -50,7 +50,7 @@ def no_node(url: str, why: str) -> CliError:
     """Return the error for an address where no node answers."""
     return CliError(
         f"no node answers at {url} ({why})",
-        remedy="start one with `shoal up`, or find the problem with `shoal doctor`",
+        remedy="start a node with `shoal up`, or find the problem with `shoal doctor`",
         code=NO_NODE,
     )
 
@@ -71,7 +71,7 @@ def at_home(home: Path | None) -> str:
 
 def no_node_in(home: Path, *, chosen: bool) -> CliError:
     """Return the error for a home whose node does not run. `chosen`: it is not the default home."""
-    remedy = f"start one with `shoal up{at_home(home if chosen else None)}`"
+    remedy = f"start a node with `shoal up{at_home(home if chosen else None)}`"
     return CliError(f"no node runs in {home}", remedy=remedy, code=NO_NODE)
 
 
@@ -81,28 +81,28 @@ LISTED_BY = {
     "node_not_found": "list the nodes with `shoal nodes`",
     "pull_not_found": "list the pulls with `shoal pulls`",
     "key_not_found": "list the keys with `shoal apikey ls`",
-    "card_not_found": "write one with `shoal card edit MODEL`",
+    "card_not_found": "write a card with `shoal card edit MODEL`",
 }
 """Remedies for not-found errors, by error code."""
 
 
 AGAIN = "the downloaded part is kept: the same `shoal pull` resumes"
 PULLED_IN_VAIN = {
-    "hub_unauthorized": "do that, then try again",
-    "hub_gated": "do that, then try again",
-    "hub_model_not_found": "search for it at https://huggingface.co/models?library=mlx",
+    "hub_unauthorized": "follow the message, then try again",
+    "hub_gated": "follow the message, then try again",
+    "hub_model_not_found": "search for the model at https://huggingface.co/models?library=mlx",
     "hub_revision_not_found": "omit the revision to get the newest",
     "hub_rate_limited": f"wait, then try again; {AGAIN}",
     "hub_unreachable": (
         f"check that this node can reach the model hub (huggingface.co), then try again; {AGAIN}"
     ),
     "hub_spoilt": (
-        "pull again; if it fails again, report it to the hub or to the admin of your proxy"
+        "pull again; if that fails, report the failure to the hub or to the admin of your proxy"
     ),
-    "pull_paused": "resume it with `shoal pulls resume MODEL`",
+    "pull_paused": "resume the pull with `shoal pulls resume MODEL`",
     "pull_cancelled": "the same `shoal pull` starts it again",
     "hub_changed": "pull again; if it fails again, use another revision",
-    "model_too_large": "see each node with `--dry-run`, or pull it anyway with `--anyway`",
+    "model_too_large": "see each node with `--dry-run`, or pull the model anyway with `--anyway`",
     "insufficient_storage": (
         f"free disk space (`shoal rm MODEL`), or pull to another node with `--to`; {AGAIN}"
     ),
@@ -147,4 +147,6 @@ def _refusal(status: int, message: str, error_code: str) -> CliError:
 
 def broken_model(message: str) -> CliError:
     """Return the error for a model that the node no longer retries to load; `message` says why."""
-    return CliError(message, remedy="correct it, then `shoal load MODEL`; see `shoal logs worker`")
+    return CliError(
+        message, remedy="correct the cause, then `shoal load MODEL`; see `shoal logs worker`"
+    )

@@ -47,7 +47,7 @@ class AnthropicMediaBlockBody(Closed):
     image is accepted, and the model reads a note in its place."""
 
     model_config = ConfigDict(extra="ignore")
-    others: ClassVar[str] = "the whole block is refused"
+    others: ClassVar[str] = "an image is refused, whatever its fields"
     type: Literal["image"] = refused("the models read only text; send the content as text")
 
 
@@ -116,7 +116,7 @@ class AnthropicUnreadSourceBody(Closed):
     result the document is accepted, and the model reads a note in its place."""
 
     model_config = ConfigDict(extra="ignore")
-    others: ClassVar[str] = "the whole document is refused"
+    others: ClassVar[str] = "a document is refused, whatever its fields"
     type: Literal["base64", "url", "file"] = refused(
         "the models read only text; send the content as text"
     )

@@ -27,14 +27,14 @@ from gateway.dialects.shared_fields import tool_tag
 
 HARMLESS = {
     "service_tier": "x_priority orders requests",
-    "context_management": "conversations are never edited here",
-    "container": "the provider's own machines; tools run at the client",
-    "mcp_servers": "nothing is fetched from elsewhere; tools run at the client",
+    "context_management": "shoal never edits conversations",
+    "container": "tools run at the client, not on the server",
+    "mcp_servers": "shoal calls no MCP servers; tools run at the client",
     "betas": "features are selected by the body's fields",
     "cache_control": "prefixes are cached by their content",
     "inference_geo": "concerns the provider's data centres",
     "speed": "a model has one speed",
-    "diagnostics": "only used by the provider",
+    "diagnostics": "only Anthropic's own servers use it",
     "billing_policy": "nothing is billed",
     "user_profile_id": "concerns the provider's accounts",
     "workspace_id": "same reason as user_profile_id",
@@ -200,7 +200,7 @@ class AnthropicPromptBody(Closed):
     tool_choice: ToolChoiceBody | None = None
     thinking: AnthropicThinkingBody | None = None
     output_config: AnthropicOutputBody | None = None
-    output_format: AnthropicFormatBody | None = honoured("the older name of output_config.format")
+    output_format: AnthropicFormatBody | None = honoured("deprecated name of output_config.format")
     metadata: AnthropicMetadataBody | None = None
 
 

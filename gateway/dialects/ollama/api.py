@@ -227,7 +227,8 @@ OLLAMA = api_table.Api(
                             answers.OllamaGenerateAnswer, answers.OllamaGenerateAnswer),
         api_table.Embeds("/api/embed", "Create embeddings of texts; without texts: load or unload",
                          OllamaEmbed(), OllamaEmbedBody, answers.OllamaEmbedAnswer),
-        api_table.Embeds("/api/embeddings", "Create the embedding of one text (older form)",
+        api_table.Embeds("/api/embeddings", (
+                             "Create the embedding of one text (deprecated: use /api/embed)"),
                          OllamaEmbeddings(), OllamaEmbeddingsBody,
                          answers.OllamaEmbeddingsAnswer),
         api_table.ListsModels("/api/tags", (

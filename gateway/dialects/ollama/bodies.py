@@ -50,7 +50,7 @@ OPTIONS_TABLE = FieldTable(harmless=HARMLESS_OPTIONS, neutral=NEUTRAL_OPTIONS)
 CHAT_TABLE = FieldTable(
     empty_asks_nothing=True,
     refused={
-        "prompt": "it belongs to /api/generate; send 'messages'",
+        "prompt": "this field belongs to /api/generate; send 'messages'",
         "template": NO_GO_TEMPLATES,
         "system": "send a message with role 'system'",
         "_debug_render_only": "prompts are not shown",
@@ -244,7 +244,7 @@ class OllamaGenerateBody(SharedBody):
 
 
 class NamedModelBody(Closed):
-    """The body's model; `name` is the older name of `model`."""
+    """The body's model; `name` is the deprecated name of `model`."""
 
     model: str | None = None
     name: str | None = None

@@ -60,15 +60,15 @@ REFUSED_CHAT = {
     "web_search_options": "the model has no access to the web",
     "moderation": "there is no moderation",
     "best_of": "send 'n' instead",
-    "echo": "it belongs to /v1/completions",
-    "prompt": "it belongs to /v1/completions; send 'messages'",
-    "suffix": "it belongs to /v1/completions",
+    "echo": "this field belongs to /v1/completions",
+    "prompt": "this field belongs to /v1/completions; send 'messages'",
+    "suffix": "this field belongs to /v1/completions",
 }
 REFUSED_COMPLETIONS = {
     **REFUSED_BY_SERVERS,
-    "messages": "it belongs to /v1/chat/completions; send 'prompt'",
-    "tools": "it belongs to /v1/chat/completions",
-    "tool_choice": "it belongs to /v1/chat/completions",
+    "messages": "this field belongs to /v1/chat/completions; send 'prompt'",
+    "tools": "this field belongs to /v1/chat/completions",
+    "tool_choice": "this field belongs to /v1/chat/completions",
     "top_logprobs": "send 'logprobs' as a number instead",
     "max_completion_tokens": "send 'max_tokens' instead",
 }
@@ -346,9 +346,9 @@ class ChatCompletionsBody(SharedBody):
     tool_choice: ToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
     functions: Annotated[list[FunctionBody], Field(fail_fast=True)] | None = honoured(
-        "the older form of tools; at most one call, in the older form"
+        "OpenAI's deprecated form of tools; the answer has at most one function_call"
     )
-    function_call: FunctionChoiceBody | None = honoured("the older form of tool_choice")
+    function_call: FunctionChoiceBody | None = honoured("OpenAI's deprecated form of tool_choice")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: EffortBody | None = honoured(

@@ -152,7 +152,7 @@ class AssistantMessageBody(Closed):
     provider_specific_fields: Unused = no_effect("a proxy's notes to itself")
     cache_control: Unused = no_effect("prefixes are cached by their content")
     audio: None = only(why="answers are text")
-    function_call: CalledFunctionBody | None = honoured("the older form of tool_calls")
+    function_call: CalledFunctionBody | None = honoured("OpenAI's deprecated form of tool_calls")
 
 
 class ToolMessageBody(Closed):
@@ -166,7 +166,7 @@ class ToolMessageBody(Closed):
 
 
 class FunctionMessageBody(Closed):
-    """A function's result in the older form. It belongs to the last call before this message."""
+    """A function's result in OpenAI's deprecated form, for the last call before this message."""
 
     role: Literal["function"]
     name: str = Field(min_length=1)

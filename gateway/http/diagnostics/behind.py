@@ -90,7 +90,7 @@ def behind(
     for rank in placed:
         if rank.instance in of_groups and rank.node in away:
             node = away[rank.node]
-            why = f"its node cannot be reached ({node.why})"
+            why = f"the node cannot be reached ({node.why})"
             where = {"node": rank.node, "name": node.name, "ended_at_s": None}
             rows.append({**rank.fields(), **where, "why": why})
     in_groups = [runner for runner in runners if runner["instance"] in of_groups]
@@ -121,11 +121,11 @@ def _why(runner: Row) -> str:
         if any(entry["phase"] == LEFT for entry in runner["recorder"]):
             return ""
         silent = f", {silent_s:.0f} s after its last message" if silent_s >= SILENT_S else ""
-        return f"it died{silent}"
+        return f"the process died{silent}"
     if runner["halted"]:
-        return "it is stopped (SIGSTOP, or a debugger)"
+        return "the process is stopped (SIGSTOP, or a debugger)"
     limit_s = SILENT_LOADING_S if runner["phase"] in LOADS else SILENT_S
-    return f"it has sent nothing for {silent_s:.1f} s" if silent_s >= limit_s else ""
+    return f"the process has sent nothing for {silent_s:.1f} s" if silent_s >= limit_s else ""
 
 
 def _hung(ranks: Sequence[Row], now_s: float) -> list[tuple[Row, str]]:
@@ -149,7 +149,7 @@ def _hung(ranks: Sequence[Row], now_s: float) -> list[tuple[Row, str]]:
 
 def _hangs(mark: Row, stood_s: float) -> str:
     where = f"in step {mark['begun']}" if mark["begun"] > mark["step"] else "between steps"
-    return f"its engine hangs {where}: it is not waiting, and no rank advanced for {stood_s:.1f} s"
+    return f"the engine hangs {where}: it is not waiting, and no rank advanced for {stood_s:.1f} s"
 
 
 def _mark(runner: Row) -> Row | None:

@@ -176,7 +176,10 @@ async def _capability(cluster: Cluster, within_s: float) -> dict[str, Any]:
         return {"py_spy": None, "reason": str(error)}
     if isinstance(answer, Diagnosis):
         return cast(dict[str, Any], json.loads(answer.content))
-    return {"py_spy": None, "reason": f"unexpected answer {type(answer).__name__}"}
+    return {
+        "py_spy": None,
+        "reason": f"telemetry sent an unexpected reply: {type(answer).__name__}",
+    }
 
 
 async def diagnosis_of(cluster: Cluster, question: AskDiagnosis, deadline_s: float) -> Diagnosis:
@@ -197,7 +200,7 @@ async def diagnosis_of(cluster: Cluster, question: AskDiagnosis, deadline_s: flo
         again_s = 2.0 if answer.status in (429, 504) else None
         raise HttpFaultRaised(HttpFault(answer.status, code, answer.message, retry_after_s=again_s))
     raise HttpFaultRaised(
-        HttpFault(502, "bad_answer", f"telemetry sent an unexpected {type(answer).__name__}")
+        HttpFault(502, "bad_answer", f"telemetry sent an unexpected reply: {type(answer).__name__}")
     )
 
 

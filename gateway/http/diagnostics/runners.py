@@ -79,7 +79,7 @@ async def known_runners(cluster: Cluster, within_s: float) -> RunnersEnded:
     bus = cluster.bus
     answer = await ask_service(bus, bus.endpoints.worker, AskEnded(), within_s)
     if not isinstance(answer, RunnersEnded):
-        raise Unavailable(f"the worker sent an unexpected {type(answer).__name__}")
+        raise Unavailable(f"the worker sent an unexpected reply: {type(answer).__name__}")
     run = await asyncio.to_thread(_with_flights, bus.endpoints.folder, answer.run)
     return answer.model_copy(update={"run": run})
 
@@ -132,5 +132,7 @@ async def _cancel(cluster: Cluster, name: str, request: RequestId) -> bool:
         code = CODES.get(answer.status, "not_cancelled")
         raise HttpFaultRaised(HttpFault(answer.status, code, f"{name}: {answer.message}"))
     raise HttpFaultRaised(
-        HttpFault(502, "bad_answer", f"the worker sent an unexpected {type(answer).__name__}")
+        HttpFault(
+            502, "bad_answer", f"the worker sent an unexpected reply: {type(answer).__name__}"
+        )
     )

@@ -160,5 +160,5 @@ def _why(error: OSError | TimeoutError) -> str:
         text = (error.reason or str(error)).replace("_", " ").lower()
         return f"{text}: the client does not trust the certificate" if "alert" in text else text
     if isinstance(error, TimeoutError):
-        return "it was not complete in time"
+        return "the handshake was not complete in time"
     return "the client went away" if isinstance(error, ConnectionError) else str(error)

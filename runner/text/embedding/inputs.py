@@ -88,7 +88,9 @@ class EmbeddingInputs:
         self._before, self._after = _around(encode)
         self._room = max_tokens - len(self._before) - len(self._after)
         if self._room < 1:
-            raise TokenizerError(f"its special tokens fill all {max_tokens} tokens of an input")
+            raise TokenizerError(
+                f"the tokenizer's special tokens fill all {max_tokens} tokens of an input"
+            )
 
     @classmethod
     def load(cls, folder: Path, max_tokens: int | None = None) -> EmbeddingInputs:

@@ -58,7 +58,7 @@ _SAID = (
     (re.compile(r"^Pointer '(.*)' does not exist$"), r"$ref: '#\1' does not exist"),
     (
         re.compile(r"^Failed to generate regex for (\w+) range: .*$"),
-        r"its bounds for \1 are too large",
+        r"the schema's bounds for \1 are too large",
     ),
 )
 """Patterns of llguidance's messages, each with the message that clients get instead."""

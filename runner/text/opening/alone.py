@@ -50,7 +50,7 @@ def open_alone(path: Path, overrides: Mapping[str, str], end_ids: Sequence[int])
     settings = read_settings(raw if rebuilding is None else {**ENDS, **raw})
     others = OTHER_FILES if settings.added is not None else OTHER_FILES + WITHOUT_ADDED
     if other := next((name for name in others if (path / name).exists()), None):
-        raise Unsure(f"its folder contains {other}")
+        raise Unsure(f"the tokenizer's folder contains {other}")
     if tokenizer_defaults(path):
         raise Unsure("mlx-lm has special settings for this family")
     backend, special = _backend(path / "tokenizer.json", settings)
@@ -61,7 +61,7 @@ def open_alone(path: Path, overrides: Mapping[str, str], end_ids: Sequence[int])
         texts = dict.fromkeys(map(str, (*special.values(), *settings.extra)))
         backend.add_tokens([AddedToken(text, special=True) for text in texts])
     if settings.cleans_spaces and type(backend.model).__name__ != "BPE":
-        raise Unsure("it removes spaces from its text")
+        raise Unsure("the tokenizer removes spaces from its text")
     plain = PlainTokenizer(backend, _templates(path, settings))
     ends = {*end_ids, *([plain.token_id(special["eos_token"])] if "eos_token" in special else [])}
     return OpenedTokenizer(

@@ -80,11 +80,11 @@ def check_parts(
     tokenizer's unprocessed settings."""
     model: Any = backend.model
     if type(model).__name__ != "BPE":
-        raise Unsure("its model is not BPE")
+        raise Unsure("the tokenizer's model is not BPE")
     if any((model.dropout, model.unk_token, model.continuing_subword_prefix)):
-        raise Unsure("its BPE settings are not those of Qwen")
+        raise Unsure("the tokenizer's BPE settings are not those of Qwen")
     if any((model.end_of_word_suffix, model.fuse_unk, model.byte_fallback, model.ignore_merges)):
-        raise Unsure("its BPE settings are not those of Qwen")
+        raise Unsure("the tokenizer's BPE settings are not those of Qwen")
     cuts = [
         {"type": "Split", "pattern": {"Regex": rebuilding.splits}, "behavior": "Isolated",
          "invert": False},
@@ -92,11 +92,11 @@ def check_parts(
          "use_regex": False},
     ]  # fmt: skip
     if _part(backend.pre_tokenizer) != {"type": "Sequence", "pretokenizers": cuts}:
-        raise Unsure("it splits text differently from Qwen")
+        raise Unsure("the tokenizer splits text differently from Qwen")
     if _part(backend.normalizer) != {"type": "NFC"}:
-        raise Unsure("it normalises text differently from Qwen")
+        raise Unsure("the tokenizer normalises text differently from Qwen")
     if _part(backend.decoder).get("type") != "ByteLevel":
-        raise Unsure("its decoder is not that of Qwen")
+        raise Unsure("the tokenizer's decoder is not that of Qwen")
     _check_added(backend, settings)
 
 
@@ -105,7 +105,7 @@ def _check_added(backend: Tokenizer, settings: TokenizerSettings) -> None:
     add others."""
     present: dict[int, AddedToken] = backend.get_added_tokens_decoder()
     if settings.added is not None and _shown(settings.added) != _shown(present):
-        raise Unsure("its settings and tokenizer.json list different added tokens")
+        raise Unsure("the tokenizer's settings and tokenizer.json list different added tokens")
     vocabulary = backend.get_vocab(with_added_tokens=False)
     following = len(vocabulary)
     for index, token in sorted(present.items()):

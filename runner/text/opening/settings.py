@@ -76,7 +76,7 @@ def check_family(config: Mapping[str, Any], settings: Mapping[str, Any]) -> None
     if not isinstance(family, str) or not family:
         raise Unsure("config.json has no model_type")
     if settings.get("tokenizer_class") not in PLAIN:
-        raise Unsure("its tokenizer class is not a plain one")
+        raise Unsure("the tokenizer's class is not a plain one")
     if family in NOT_PLAIN or family in MENDED or "model_name" in config:
         raise Unsure(f"the family {family} has tokenizer classes of its own")
 

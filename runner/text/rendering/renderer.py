@@ -97,9 +97,11 @@ class _Sandbox:
         TemplateStopped."""
         kind, self._used_s, size = sandbox.ANSWER.unpack(self._receive(sandbox.ANSWER.size))
         if kind == sandbox.NO_MEMORY:
-            raise TemplateStopped(f"it needed more than {self._memory_bytes >> 20} MiB of memory")
+            raise TemplateStopped(
+                f"the template needed more than {self._memory_bytes >> 20} MiB of memory"
+            )
         if kind == sandbox.TOO_LONG or size > text_bytes:
-            raise TemplateStopped(f"its text is larger than {text_bytes >> 20} MiB")
+            raise TemplateStopped(f"the rendered text is larger than {text_bytes >> 20} MiB")
         return kind, self._receive(size)
 
     def end(self) -> None:
@@ -132,13 +134,17 @@ class _Sandbox:
         except psutil.Error:
             raise self._ended() from None
         if times.user + times.system - self._used_s > self._processor_s:
-            raise TemplateStopped(f"it took more than {self._processor_s:g} s of CPU time")
+            raise TemplateStopped(
+                f"the template took more than {self._processor_s:g} s of CPU time"
+            )
         at = now()
         self._began_at = min(at, self._began_at + self._lost.look(at))
         if at - self._began_at > self._wall_s:
-            raise TemplateStopped(f"it took more than {self._wall_s:g} s")
+            raise TemplateStopped(f"the template took more than {self._wall_s:g} s")
         if resident > self._memory_bytes:
-            raise TemplateStopped(f"it used more than {self._memory_bytes >> 20} MiB of memory")
+            raise TemplateStopped(
+                f"the template used more than {self._memory_bytes >> 20} MiB of memory"
+            )
 
     def _ended(self) -> TemplateStopped:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -130,11 +130,11 @@ def test_json_has_the_keys_that_a_card_has() -> None:
 @pytest.mark.parametrize(
     ("body", "field", "words"),
     [
-        ("pin = true\ntemprature = 1\n", "temprature", "line 2: it has no key 'temprature'"),
+        ("pin = true\ntemprature = 1\n", "temprature", "line 2: the card has no key 'temprature'"),
         ({"num_ctx": 5}, "num_ctx", "did you mean context_tokens?"),
         ({"temperature": 9}, "temperature", "less than or equal to 5"),
         ({"temperature": "hot"}, "temperature", "number"),
-        ("pin = ", None, "it is not valid TOML"),
+        ("pin = ", None, "the card is not valid TOML"),
         ("template = '{{ .Prompt }}'\n", "template", "shoal runs no Go templates"),
         ({"template": "{{ .Prompt }}"}, "template", "shoal runs no Go templates"),
     ],

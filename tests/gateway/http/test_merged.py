@@ -106,7 +106,7 @@ def test_a_rank_that_says_nothing_or_is_halted_is_the_one_the_others_wait_for() 
     silent = two(runner(0), runner(1, silent_s=5.2))
     (behind,) = silent["behind"]
     assert (behind["rank"], behind["name"], behind["pid"]) == (1, "kelp", 11)
-    assert behind["why"] == "it has sent nothing for 5.2 s"
+    assert behind["why"] == "the process has sent nothing for 5.2 s"
     (behind,) = two(runner(0, halted=True), runner(1))["behind"]
     assert behind["rank"] == 0 and "stopped (SIGSTOP" in behind["why"]
     for phase in ("idle", "loading", "warming"):
@@ -118,7 +118,7 @@ def test_of_a_group_that_is_over_the_rank_that_did_not_leave_is_named() -> None:
     left = runner(0, (9.0, "shutdown_cleanup"), ended_at_s=9.5, silent_s=3.5, exit_code=76)
     killed = runner(1, (5.0, "steps"), ended_at_s=17.0, silent_s=12.1, exit_code=-1)
     (behind,) = two(left, killed)["behind"]
-    assert behind["rank"] == 1 and behind["why"].startswith("it died, 12 s after")
+    assert behind["rank"] == 1 and behind["why"].startswith("the process died, 12 s after")
 
 
 def test_a_runner_alone_keeps_no_others_waiting() -> None:
@@ -133,7 +133,7 @@ def test_a_node_that_is_not_reached_is_named_with_the_ranks_that_are_there() -> 
     assert (unreached["name"], unreached["why"]) == ("kelp", "down")
     assert [rank["rank"] for rank in unreached["ranks"]] == [1]
     (behind,) = found["behind"]
-    assert (behind["rank"], behind["why"]) == (1, "its node cannot be reached (down)")
+    assert (behind["rank"], behind["why"]) == (1, "the node cannot be reached (down)")
     assert len(found["timeline"]) == 1
 
 
@@ -182,7 +182,7 @@ def test_a_rank_whose_engine_hangs_while_its_process_speaks_is_named(hangs: int)
     nodes = [NodeRunners(f"n{rank + 1}", "reef", [ranks[rank]]) for rank in (0, 1)]
     (behind,) = told(*nodes, clocks=clocks(109.0, n2=0.0), now_s=109.0)["behind"]
     assert behind["rank"] == hangs
-    assert behind["why"].startswith("its engine hangs in step 42") and "8.0 s" in behind["why"]
+    assert behind["why"].startswith("the engine hangs in step 42") and "8.0 s" in behind["why"]
     # too little time has gone by for that
     assert told(*nodes, clocks=clocks(103.0, n2=0.0), now_s=103.0)["behind"] == []
 

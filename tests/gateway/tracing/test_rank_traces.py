@@ -166,11 +166,13 @@ def test_a_rank_that_tells_nothing_is_named() -> None:
     assert not trace.is_whole
     ranks = document_of(trace, known()).told["ranks"]
     assert [one["told"] for one in ranks] == [True, False, False]
-    assert "no data in time" in ranks[1]["why"] and "it has no data" in ranks[2]["why"]
+    assert "no data in time" in ranks[1]["why"] and "the rank has no data" in ranks[2]["why"]
     shown = chrome_trace(document_of(trace, known()).told)
     check_trace(shown)
     names = [one["args"]["name"] for one in shown["traceEvents"] if one["name"] == "process_name"]
-    assert any(name.startswith("rank 1 on node n3: it sent no data in time") for name in names)
+    assert any(
+        name.startswith("rank 1 on node n3: the rank sent no data in time") for name in names
+    )
 
 
 def test_a_trace_is_whole_with_its_last_rank_and_is_then_told_once() -> None:

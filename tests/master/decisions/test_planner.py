@@ -93,7 +93,7 @@ def removed(why: str) -> InstanceRemoved:
         (copy(), ENDED, [opened("x")]),
         (ready(), ENDED.model_copy(update={"found_gone": True}), [opened("x")]),
         (ready(), UNLOADED,
-         [opened("it was unloaded by an earlier leader whose changes were undone")]),
+         [opened("the instance was unloaded by an earlier leader whose changes were undone")]),
         (copy(), REFUSED, [InstanceFailed(instance=I, why="full", place_again=WIDER)]),
         (copy("i", 0, status="draining", why="w"), UNLOADED, [removed("w")]),
         (copy("i", status="draining", why="w"), ENDED, [removed("w")]),
@@ -104,7 +104,7 @@ def removed(why: str) -> InstanceRemoved:
         (ready(replica="load"), ENDED, [removed("a failed replica is not loaded again: x")]),
         (ready(replica="load"), REFUSED, [removed("a failed replica is not loaded again: full")]),
         (ready(replica="load"), UNLOADED,
-         [removed("a failed replica is not loaded again: its node unloaded it")]),
+         [removed("a failed replica is not loaded again: the node unloaded the instance")]),
     ],
 )  # fmt: skip
 def test_what_follows_from_a_ranks_leaving(
@@ -126,7 +126,7 @@ def test_a_model_that_keeps_failing_waits_and_is_placed_again_or_is_given_up() -
     for n in range(2):
         loops.count_failure(copy(f"j{n}"), 1, 10.0 * n)
     (paused,) = follow_up(ready(conditions=asked), ENDED, loops, NOW)
-    text = "x (its runner failed 3 times in a row; next attempt 15 s after this failure)"
+    text = "x (the runner failed 3 times in a row; next attempt 15 s after this failure)"
     assert paused == InstanceFailed(instance=I, why=text, place_again=asked)
     given_up = ENDED.model_copy(update={"exit_code": 72})
     again = "after 60 s, or once its files have changed"

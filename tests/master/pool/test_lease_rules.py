@@ -45,7 +45,7 @@ def seats(*nodes: str) -> dict[str, NodeSeat]:
     ("node", "age_s", "why"),
     [
         (N1, 0.0, None), (N1, 30.0, None), (N1, 30.1, "was not renewed for 30 s"),
-        (N2, 30.0, "its node left the cluster"),
+        (N2, 30.0, "the node left the cluster"),
         (N2, 30.1, "was not renewed for 30 s"),
     ],
 )  # fmt: skip

@@ -82,7 +82,7 @@ def test_a_process_that_takes_far_more_than_its_engine_has_to_end_in_words() -> 
     taken_bytes = engine_bytes + BESIDE_BYTES + (1 << 30) + 1
     said = [memory.look("ready", 8 << 30) for _ in range(LOOKS_OVER)]
     assert not any(said[:-1]), "what is over for a moment ends nothing"
-    assert said[-1].startswith("its process used 4.3 GB beside the model; the limit is 4.3 GB")
+    assert said[-1].startswith("the runner used 4.3 GB beside the model; the limit is 4.3 GB")
 
 
 def test_what_an_engine_has_freed_or_loads_is_not_held_against_its_process() -> None:

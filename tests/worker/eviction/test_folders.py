@@ -98,11 +98,11 @@ def test_a_copy_is_kept_for_another_of_the_same_weights_alone(models: Path) -> N
     content = content_of(folder)
     assert content.weights and lacking(folder, 64, asking(content)) == ""
     assert lacking(folder, 64, asking(Content())) == ""
-    assert lacking(folder, 65, asking(content)) == "its files are incomplete"
+    assert lacking(folder, 65, asking(content)) == "the node's copy is incomplete"
     hashes = {"model.safetensors": "0" * 64, "config.json": "1" * 40}
     note_origin(folder, Origin("pulled", ("o/m",), "c", hashes))
     assert content_of(folder).weights not in ("", content.weights)
-    assert lacking(folder, 64, asking(content)) == "its files have different content"
+    assert lacking(folder, 64, asking(content)) == "the node's copy has other content"
     note_origin(folder, Origin("put"))
     assert content_of(folder).weights == "" and lacking(folder, 64, asking(content)) == ""
 
@@ -116,13 +116,13 @@ def test_a_copy_is_kept_for_another_with_the_same_card_no_older(models: Path) ->
     assert mine.card and lacking(folder, 64, asking(mine)) == "", "the same one lies here"
     assert lacking(folder, 64, asking(none)) == "", "of a copy without a card nothing is lost"
     os.utime(card, (mine.card_at_s - 60, mine.card_at_s - 60))
-    assert lacking(folder, 64, asking(mine)) == "its card.toml is older"
+    assert lacking(folder, 64, asking(mine)) == "the node's copy has an older card.toml"
     os.utime(card, (mine.card_at_s + 60, mine.card_at_s + 60))
     assert lacking(folder, 64, asking(mine)) == ""
     card.write_text("pin = true")
-    assert lacking(folder, 64, asking(mine)) == "its copy has a different card.toml"
+    assert lacking(folder, 64, asking(mine)) == "the node's copy has a different card.toml"
     card.unlink()
-    assert lacking(folder, 64, asking(mine)) == "its copy has no card.toml"
+    assert lacking(folder, 64, asking(mine)) == "the node's copy has no card.toml"
 
 
 def test_a_folder_goes_with_the_card_that_was_granted_and_no_other(models: Path) -> None:

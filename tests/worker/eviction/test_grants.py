@@ -82,11 +82,11 @@ def test_who_deletes_its_own_copy_grants_nothing_and_the_next_is_asked() -> None
 def test_who_has_no_whole_copy_says_so() -> None:
     a, b = of(A), of(B)
     a.wish(M, "d", [B, C], 10.0)
-    a.answered(b.answer(asks(a, 10.0), "it does not have all of the files"), 10.0)
+    a.answered(b.answer(asks(a, 10.0), "the node does not have all of the files"), 10.0)
     due = a.due(10.0)
     assert due is not None and due[0] == C
     a.answered(KeepAnswered(question=due[1].question, node=C, keeps=False, why="no"), 10.0)
-    words = "b refused: it does not have all of the files; c refused: no"
+    words = "b refused: the node does not have all of the files; c refused: no"
     assert a.verdict == NotGranted(words)
 
 
@@ -148,7 +148,7 @@ class World:
         if self.now < node.stands_until:
             self.send(node.name, message)
         elif isinstance(message, KeepAsked):
-            lacks = "" if node.has else "it does not have all of the files"
+            lacks = "" if node.has else "the node does not have all of the files"
             self.send(message.asker, node.grants.answer(message, lacks))
         else:
             node.grants.answered(message, self.now)

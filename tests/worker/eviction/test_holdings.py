@@ -96,7 +96,7 @@ def test_what_lies_in_a_folder_that_the_settings_name_stays() -> None:
             {"instances": [instance(OTHER, quantizes=Quantizing(source=M, bits=4))]},
             "is loaded or loading",
         ),
-        ({"pins": {M}}, "it is pinned"),
+        ({"pins": {M}}, "the model is pinned"),
         ({"weights": [fetch(M, "fetching")]}, "is downloading"),
         ({"pulls": [pulls(M, "checking")]}, "is downloading"),
         ({"seated": {M}}, "has not ended yet"),

@@ -76,4 +76,4 @@ def test_one_that_cannot_be_run_as_it_is_meant_is_passed_over_with_the_reason(
     assert looks.look() == ()
     relative, torn = looks.passed_over
     assert "relative_key" in relative.why and "BERT" in relative.remedy
-    assert torn.why.startswith("it cannot be loaded as an embedding model: ")
+    assert torn.why.startswith("the model cannot be loaded as an embedding model: ")

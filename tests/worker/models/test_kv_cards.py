@@ -23,8 +23,8 @@ def weights(tmp_path: Path, kv: Any = "full") -> Weights:
     [
         ("qwen3", {"head_dim": 64}, 64, ""),
         ("qwen3", {"head_dim": 96}, 32, ""),
-        ("qwen3", {"head_dim": 80}, 0, "its head sizes (80)"),
-        ("qwen3", {"head_dim": 64, "v_head_dim": 80}, 0, "its head sizes (64 and 80)"),
+        ("qwen3", {"head_dim": 80}, 0, "the model's head sizes (80)"),
+        ("qwen3", {"head_dim": 64, "v_head_dim": 80}, 0, "the model's head sizes (64 and 80)"),
         ("deepseek_v3", {"kv_lora_rank": 512, "qk_rope_head_dim": 64}, 64, ""),
         ("deepseek_v32", {"kv_lora_rank": 512, "index_head_dim": 128}, 0, "keeps an index"),
         ("mamba2", {"head_dim": 64}, 0, "windows or states"),

@@ -65,7 +65,7 @@ def test_what_is_wrong_with_a_manifest_is_said() -> None:
     def problem(*entries: FileEntry) -> str:
         return str(problem_of(manifest_of(M, entries), M))
 
-    assert "it belongs to 'm'" in str(problem_of(manifest, ModelId("x")))
+    assert "the manifest belongs to 'm'" in str(problem_of(manifest, ModelId("x")))
     assert "do not match its size" in str(problem_of(changed(manifest, 0, size_bytes=1 << 30), M))
     backwards = manifest.model_copy(update={"files": tuple(reversed(files))})
     assert "not sorted" in str(problem_of(backwards, M))

@@ -112,7 +112,7 @@ def test_a_killed_pull_of_parts_goes_on_and_its_hashes_are_checked(
     assert (verdict.against, verdict.files, verdict.wrong) == ("hashes", 4, ())
     (models / model / "small-BF16-00002-of-00003.gguf").write_bytes(b"GGUF")
     (wrong,) = verify(models / model, lambda _: None, lambda: False).wrong
-    assert wrong.path == "small-BF16-00002-of-00003.gguf" and "its hash is" in wrong.what
+    assert wrong.path == "small-BF16-00002-of-00003.gguf" and "the hash is" in wrong.what
     assert not Weights(Shelf({}, (models,), None, float32=True)).look()
 
 
@@ -149,7 +149,7 @@ def test_what_the_header_refuses_is_refused_before_the_weights(
 ) -> None:
     state = held(hub, models, f"{REPOSITORY}:mmproj-F16.gguf")
     assert (state.phase, state.reason) == ("failed", "unfit")
-    assert "mmproj-F16.gguf: it is a vision or audio projector" in state.message
+    assert "mmproj-F16.gguf: the file is a vision or audio projector" in state.message
 
 
 def test_a_lying_header_fails_the_forecast_in_words(hub: HubServer, models: Path) -> None:

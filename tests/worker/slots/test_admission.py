@@ -95,7 +95,7 @@ def test_a_rank_on_gpus_needs_their_memory_and_little_of_the_machines() -> None:
     assert "on NVIDIA GPU 1, but only 0.00 GB are free there" in short.message
     assert short.facts == {"device": "NVIDIA GPU 1", "reserved_bytes": 2_000, "free_bytes": 1_000}
     gone = admitted(INSTANCE, shard, beside("ready"), with_free(5_000))
-    assert gone and not isinstance(gone, list) and "no longer lists it" in gone.message
+    assert gone and not isinstance(gone, list) and "no longer lists this GPU" in gone.message
     assert admitted(INSTANCE, shard, beside("ready"), with_free(5_000, 2_000, memory=50))
 
 

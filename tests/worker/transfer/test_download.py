@@ -453,7 +453,7 @@ def test_a_refused_manifest_is_named_and_never_staged() -> None:
         return [(0.0, bad, b"")]
 
     world = World({A: answer}).run(5.0)
-    assert "its digest does not match its files" in said(world)
+    assert "the manifest's digest does not match the files" in said(world)
     assert world.disk.files == {}
 
 

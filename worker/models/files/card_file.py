@@ -37,7 +37,7 @@ def _refused(error: BadCard, data: bytes) -> Unfit:
     """Return the notice about an invalid card, with the aliases that can be read from its bytes;
     the model is served without the card."""
     why, _, hint = str(error).partition("; ")
-    remedy = hint or "fix or delete it; shoal reads it again immediately"
+    remedy = hint or "correct or delete card.toml; shoal reads it again at once"
     why = f"card.toml is invalid and has no effect: {why}"
     return Unfit("bad_card", why, remedy, _named_in(data[:CARD_BYTES]))
 

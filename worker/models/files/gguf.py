@@ -19,7 +19,7 @@ from bus.models.gguf import (
 from worker.models.files.headers import refuse_pointer
 from worker.models.passed_over import UnfitModel
 
-ANOTHER = "download it again, or use another quantisation of the model"
+ANOTHER = "download the file again, or use another quantisation of the model"
 
 
 def gguf_facts_of(paths: Sequence[Path]) -> tuple[GgufFacts, str]:

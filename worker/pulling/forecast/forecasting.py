@@ -53,9 +53,9 @@ def forecast_of(listing: HubListing, read: ReadFile, shelving: Shelving) -> Pull
     except PullFailed as failure:
         why = failure.message
     except KeyError as error:
-        why = f"its {CONFIG} has no {error.args[0]}"
+        why = f"the model's {CONFIG} has no {error.args[0]}"
     except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        why = f"its {CONFIG} cannot be read as that of a language model: {error}"
+        why = f"the model's {CONFIG} cannot be read as that of a language model: {error}"
     return _forecast(listing, shelving, card, why, no_speed)
 
 

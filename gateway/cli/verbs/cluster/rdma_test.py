@@ -157,7 +157,7 @@ def _bandwidth(report: dict[str, Any]) -> str:
     """Return the bandwidth, the array size, the verdict, and the number of skipped sizes."""
     if report["bytes_per_s"] is None:
         return "bandwidth not measured"
-    verdict = report["bandwidth_verdict"] or "too small to judge the link"
+    verdict = report["bandwidth_verdict"] or "these arrays are too small to judge the link"
     skipped = report["skipped"]
     left_out = f" ({skipped} larger sizes were skipped: above the memory limit)" if skipped else ""
     measured = f"{report['bytes_per_s'] / 1e9:.2f} GB/s with arrays of {size(report['best_bytes'])}"

@@ -131,7 +131,8 @@ def rm(
     invocation: Invocation,
     name: Name,
     force: Annotated[
-        bool, typer.Option("--force", help="Delete it even if a running program uses it.")
+        bool,
+        typer.Option("--force", help="Delete the environment even if a running program uses it."),
     ] = False,
 ) -> None:
     """Delete an environment. An environment that a running program uses is not deleted without
@@ -192,7 +193,7 @@ def _users(engines: dict[str, CommandEngine], name: str) -> list[str]:
 
 def _packages(environment: Environment | None) -> str:
     if environment is None:
-        return "not complete; add it again, or delete it"
+        return "not complete; add the environment again, or delete it"
     named = ", ".join(environment.packages[:SHOWN])
     more = environment.pins - min(SHOWN, len(environment.packages))
     return f"{named} and {more} more" if more > 0 else named

@@ -24,7 +24,7 @@ from gateway.dialects.shared_fields import named_model
 HOW_MANY = "a model makes one vector for each input"
 MODEL_S_LENGTH = -1
 REFUSED = {
-    "prompt": "it belongs to /v1/completions; send 'input'",
+    "prompt": "this field belongs to /v1/completions; send 'input'",
     "messages": "send their text as 'input'; templates are for chat",
     "stream": "vectors come in one answer; omit it",
     "n": HOW_MANY,

@@ -36,7 +36,7 @@ from gateway.dialects.shared_fields import tool_tag
 
 HARMLESS = {
     "client_metadata": "the client's own labels",
-    "context_management": "conversations are never edited here",
+    "context_management": "shoal never edits conversations",
     "prompt_cache_retention": "the prefix cache is limited by memory, not by time",
     "prompt_cache_options": "same reason as prompt_cache_retention",
     "litellm_metadata": "labels for the LiteLLM proxy",
@@ -192,7 +192,7 @@ class ResponsesEffortBody(Closed):
     effort: EffortBody | None = None
     max_tokens: Budget | None = honoured("most tokens of thinking; -1: no limit")
     summary: SummaryBody | None = honoured("also return the whole thinking as its summary")
-    generate_summary: SummaryBody | None = honoured("the older name of summary")
+    generate_summary: SummaryBody | None = honoured("deprecated name of summary")
     context: Unused = no_effect("the template decides which earlier thinking the model sees")
 
 

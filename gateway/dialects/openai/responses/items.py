@@ -50,7 +50,7 @@ class ResponsesMediaPartBody(Closed):
     """An image, a file or a sound, with all its fields. The parser refuses such a part."""
 
     model_config = ConfigDict(extra="ignore")
-    others: ClassVar[str] = "the part is refused whole"
+    others: ClassVar[str] = "a part of this type is refused, whatever its fields"
     type: Literal["input_image", "input_file", "input_audio"] = refused(
         "the models read only text; send the content as text"
     )

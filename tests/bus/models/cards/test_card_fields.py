@@ -22,8 +22,8 @@ def refusal(text: str) -> BadCard:
         ('stop = ["a"]\nkv = "16bit"\n', "kv", 2, "kv = 16bit"),
         ("system = 1\n", "system", 1, "system must be a string"),
         ('system = """\ntop_k = "x"\n"""\ntop_k = "x"\n', "top_k", 4, "top_k must be a number"),
-        ("[sampling]\ntemperature = 1\n", "sampling", 1, "it has no key 'sampling'"),
-        ("pin = true\npin = \n", "", 2, "it is not valid TOML"),
+        ("[sampling]\ntemperature = 1\n", "sampling", 1, "the card has no key 'sampling'"),
+        ("pin = true\npin = \n", "", 2, "the card is not valid TOML"),
         ('priority = "later"\n', "priority", 1, "urgent, high, normal, low, batch"),
         ("priority = 1001\n", "priority", 1, "from 0 (first) to 1000"),
         ("memory_bytes = 0\n", "memory_bytes", 1, "a whole number of bytes above 0"),
@@ -52,8 +52,8 @@ def test_what_is_no_text_too_long_or_too_deep_is_refused_without_a_line() -> Non
     for data, words in (
         (b"system = '\xff'", "not UTF-8 text"),
         (b"#" * 70_000, "more than 64 KiB"),
-        (b"stop = " + b"[" * 5_000, "it is nested too deeply"),
-        (b"seed = 1" + b"0" * 5_000, "it is not valid TOML"),
+        (b"stop = " + b"[" * 5_000, "the card is nested too deeply"),
+        (b"seed = 1" + b"0" * 5_000, "the card is not valid TOML"),
     ):
         with pytest.raises(BadCard, match=words) as caught:
             read_card(data)

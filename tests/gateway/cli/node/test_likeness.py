@@ -172,7 +172,7 @@ def test_a_linked_node_without_a_card_and_a_stranger_fail_too() -> None:
     silent = PeerReading(node=NodeId("n-new"), name="new", status="linked")
     body = cluster(silent, strangers=("10.0.0.9:24154: no answer",))
     why = {one.name: one.why for one in reported(body).unreachable}
-    assert why["new"] == "it has not reported its description yet"
+    assert why["new"] == "the node has not reported its description yet"
     code, output = run(body)
     assert code == 1
     assert "no node of this cluster answers at 10.0.0.9:24154" in output

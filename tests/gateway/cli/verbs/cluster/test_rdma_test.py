@@ -68,7 +68,7 @@ def test_all_right_is_exit_code_0_with_verdicts_and_what_was_skipped() -> None:
     assert result.exit_code == 0, result.output
     assert "latency 50 us: excellent" in result.output
     left_out = "(2 larger sizes were skipped: above the memory limit)"
-    said = f"with arrays of 262.1 kB: too small to judge the link {left_out}"
+    said = f"with arrays of 262.1 kB: these arrays are too small to judge the link {left_out}"
     assert f"bandwidth 2.62 GB/s {said}" in result.output
     assert "skipped: above the memory limit" in result.output
     assert "org/m (i9) was in memory during the test" in result.output

@@ -93,7 +93,9 @@ def test_a_program_runs_in_its_environment_which_stays_until_it_ends(home: Path)
     write_engines(home, "tiny")
     look = engines.look({}, {})
     assert not look.cards and "no environment tiny" in look.notices[0].why
-    assert look.notices[0].remedy == "make it: `shoal engine add tiny PACKAGE==VERSION`"
+    assert (
+        look.notices[0].remedy == "create the environment: `shoal engine add tiny PACKAGE==VERSION`"
+    )
     found = checks.engines(load_settings(home=home), False)
     assert found.level == "error" and found.remedy == look.notices[0].remedy
     assert json.loads(run("ls", "--json").stdout)["missing"] == ["tiny"]

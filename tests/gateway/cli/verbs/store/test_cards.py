@@ -127,7 +127,7 @@ def test_add_writes_settings_and_names_the_node_that_keeps_its_own(shoal: Shoal)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("temprature=1",), "line 1: it has no key 'temprature'; did you mean temperature?"),
+        (("temprature=1",), "line 1: the card has no key 'temprature'; did you mean temperature?"),
         (("temperature",), "'temperature' is not of the form KEY=VALUE"),
         ((), "no settings for the card"),
         (("--from", "/no/such/file"), "cannot read"),
@@ -207,7 +207,7 @@ def test_a_person_is_asked_to_edit_again_until_the_card_is_valid(
 
     with edit_card("", "m", Output(), again) as text:
         assert text == "pin = true\n"
-    assert ["top_k must be a number" in asked[0], "it is not valid TOML" in asked[1]] == [
+    assert ["top_k must be a number" in asked[0], "the card is not valid TOML" in asked[1]] == [
         True,
         True,
     ]
