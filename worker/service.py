@@ -344,7 +344,7 @@ class Worker:
         if not self._repeats.is_measuring:
             self._speed.look(hellos, now)
         if self._repeats.look(hellos, now):
-            self._slots.stop_spares("its BLAS is older than the last measurement")
+            self._slots.stop_spares("the runner's BLAS is older than the last measurement")
         self._downloads.tick(now)
         self._pulls.tick(now)
         self._searches.tick()

@@ -97,6 +97,8 @@ def make_interposer(folder: Path, wanted: Interposer) -> Path:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoInterposer(f"{compiler}: {error}", INSTALL_HINT) from error
     if done.returncode != 0:
-        last_line = (done.stderr.strip().splitlines() or ["it failed without a message"])[-1]
+        last_line = (done.stderr.strip().splitlines() or ["the compiler failed without a message"])[
+            -1
+        ]
         raise NoInterposer(f"{compiler}: {last_line[:200]}", INSTALL_HINT)
     return placed(draft, folder, wanted.file_name)

@@ -162,7 +162,7 @@ def _backend(command: RunCollectiveTest, chosen: Sequence[NodeCapacity]) -> Back
     pairs = permutations(chosen, 2)
     node, other = next((a, b) for a, b in pairs if b.id not in a.card.rdma)
     down = ", ".join(port.device for port in node.card.rdma_ports if not port.active)
-    ports = "its RDMA ports lead elsewhere" if node.card.rdma_ports else "it has no RDMA port"
+    ports = "RDMA ports lead elsewhere" if node.card.rdma_ports else "no RDMA port"
     ports = f"not PORT_ACTIVE: {down}" if down else ports
     return Refusal(
         reason="unsupported",

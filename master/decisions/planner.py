@@ -212,7 +212,7 @@ def _after_failure(
 ) -> GenerationOpened | InstanceFailed:
     if setback.gives_up:
         wait_s = max(setback.pause_s, RETRY_FAILED_S)
-        when = f"after {wait_s:.0f} s, or once its files have changed"
+        when = f"after {wait_s:.0f} s, or once the model's files have changed"
         why = f"{reason} (not retried; a request {when} loads it again)"
         return InstanceFailed(instance=before.instance, why=why)
     if setback.pause_s:

@@ -295,8 +295,8 @@ def no_group(problem: PlacementProblem, kind: Kind, size: int) -> Refusal:
         )
     else:
         text = (
-            f"it needs {cost_text(copy.costs.whole)} (and 0.26 GB for each further rank); the "
-            f"{size} largest compatible nodes have {gb(sum(rooms))} GB available"
+            f"the model needs {cost_text(copy.costs.whole)} (and 0.26 GB for each further rank); "
+            f"the {size} largest compatible nodes have {gb(sum(rooms))} GB available"
         )
     return Refusal(
         reason="no_capacity",

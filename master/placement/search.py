@@ -209,7 +209,7 @@ def why_unshardable(card: ModelCard, kind: Kind, size: int) -> str | None:
         return f"{card.family} does not support tensor parallelism"
     for name, count in card.tensor_sizes.items():
         if count % size:
-            return f"its {count} {name} are not divisible by {size}"
+            return f"the model's {count} {name} are not divisible by {size}"
     return None
 
 

@@ -2,8 +2,8 @@
 
 The program renders the conversation and parses its own output. shoal starts it on a free port of
 this machine, and ends it with all its children. Requests are translated (`bus.translation`), and
-the program gets a limited number at a time. A field that cannot be
-translated is refused, and the error names it.
+the program gets a limited number at a time. A field that cannot be translated is refused, and the
+error names it.
 
 The names below are loaded when they are used, because `runner.command.guard` needs none of them.
 """

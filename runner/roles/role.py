@@ -262,7 +262,7 @@ class Role:
         """Log in which precision KV is held, if that differs from the spec in some layers."""
         if held and held != self._spec.kv:
             why = (
-                "its other layers keep no KV, have head sizes that no group divides, or "
+                "the other layers keep no KV, have head sizes that no group divides, or "
                 "need full precision"
             )
             self._log.warning(

@@ -136,7 +136,7 @@ def test_a_runner_that_died_while_the_worker_was_away_is_missed_and_replaced() -
     node.new_worker()
     assert node.run(8.0, lambda: node.ready(instance))
     known = node.state.instances[instance]
-    assert known.generation == 2 and "its runner no longer existed" in known.failures[-1]
+    assert known.generation == 2 and "the runner no longer existed" in known.failures[-1]
 
 
 def test_a_shard_that_does_not_fit_any_more_is_refused_with_numbers() -> None:

@@ -65,7 +65,7 @@ class _Bounded(httpx2.SyncByteStream):
                 text = f"the hub's list is larger than {MAX_LISTING_BYTES >> 20} MiB"
                 raise PullFailed("changed", text)
             if time.monotonic() > self._ends_at:
-                raise unreachable(f"its list took more than {LIST_WHOLE_S:g} s")
+                raise unreachable(f"the list of files took more than {LIST_WHOLE_S:g} s")
             yield part
 
     def close(self) -> None:

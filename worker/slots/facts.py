@@ -126,7 +126,7 @@ def ended(task: Task, node: NodeId, message: str, exit_code: int | None = None) 
 def found_gone(task: Task, node: NodeId) -> Tell:
     """Return the fact that a rank reported as ready had no process when its node's worker
     started."""
-    message = "its runner no longer existed when the worker started"
+    message = "the runner no longer existed when the worker started"
     return Tell(RunnerEnded(**rank_fields(task, node), message=message, found_gone=True), task)
 
 

@@ -155,13 +155,13 @@ def _pooling(metadata: Mapping[str, Value], architecture: str) -> str:
     pooling = _POOLINGS[number]
     if pooling == "rank":
         raise OtherGguf(
-            "it is a reranking model, and shoal has no reranking", "use an embedding model"
+            "the file is a reranking model, and shoal has no reranking", "use an embedding model"
         )
     if pooling != _NO_POOLING:
         return pooling
     if architecture in _ENCODERS:
         raise OtherGguf(
-            f"it is an embedding model that does not say how to make vectors: {key} is missing",
+            f"the embedding model does not say how to make vectors: {key} is missing",
             "convert the original model again, with its folder 1_Pooling",
         )
     return ""

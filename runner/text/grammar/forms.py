@@ -149,16 +149,16 @@ def rule_of(form: OutputFormat) -> str | None:
         return None
     texts = form.choices if form.kind == "choice" else (form.rule or "",)
     if not any(texts) or len(texts) > CHOICES_AT_MOST:
-        text = f"it must have 1 to {CHOICES_AT_MOST} texts, at least one of them not empty"
+        text = f"a choice must have 1 to {CHOICES_AT_MOST} texts, at least one of them not empty"
         raise BadRequest(text, field=form.field)
     try:
         size = sum(len(text.encode()) for text in texts)
     except UnicodeEncodeError as problem:
         raise BadRequest(
-            "it contains half of a surrogate pair, which is not a character", field=form.field
+            "the rule contains half of a surrogate pair, which is not a character", field=form.field
         ) from problem
     if size > RULE_BYTES:
-        text = f"it is too large: {size} bytes; the limit is {RULE_BYTES}"
+        text = f"the rule is too large: {size} bytes; the limit is {RULE_BYTES}"
         raise BadRequest(text, field=form.field)
     if form.kind == "choice":
         return "start: " + " | ".join(quoted(text) for text in dict.fromkeys(texts))

@@ -56,7 +56,8 @@ class ServiceOptions:
     scope: Annotated[
         Scope | None,
         typer.Option(
-            help="A system service, or (systemd only) a user service. [default: by your rights]"
+            help="A system service, or (systemd only) a user service. [default: system for root, "
+            "on macOS and with --user; else user]"
         ),
     ] = None
     dry_run: Annotated[
