@@ -358,7 +358,7 @@ def test_failures_have_the_status_and_the_words_of_each_dialect(node: Node, hub:
     ours = node.http.post("/models/pull", json={**missing, "stream": False})
     assert ours.status_code == 404 and ours.json()["error"]["code"] == "hub_model_not_found"
     gguf = node.http.post("/models/pull", json={"model": "someone/gguf", "stream": False})
-    assert gguf.status_code == 400 and "a.gguf: it is truncated" in gguf.text
+    assert gguf.status_code == 400 and "a.gguf: the file is truncated" in gguf.text
     unknown = node.http.post("/api/pull", json={"model": f"hf.co/{IN_GGUF}:q2_k", "stream": False})
     assert unknown.status_code == 404
     assert (
