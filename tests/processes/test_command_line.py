@@ -241,7 +241,7 @@ def test_a_model_that_stays_broken_is_not_to_be_tried_in_a_moment(streamed: bool
     with serving(lambda *_: [WORD[0], error] if streamed else (503, error)) as url:
         found = typed(url, "run", "m", "hi")
     assert "no tensors" in found.stderr and "in a moment" not in found.stderr, found.stderr
-    assert found.returncode == 1 and "correct it" in found.stderr
+    assert found.returncode == 1 and "correct the cause" in found.stderr
 
 
 def test_a_failed_model_is_not_called_loaded(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_broken_model_folder_fails_with_its_reason_first(node: Node) -> None:
         )
         said = " ".join(found.stderr.split())
         assert found.returncode == 1 and "in a moment" not in said, said
-        assert "broken cannot be loaded" in said and "correct it" in said
+        assert "broken cannot be loaded" in said and "correct the cause" in said
         reason = said.partition("broken cannot be loaded: ")[2]
         assert not reason.startswith("given up"), said
     finally:

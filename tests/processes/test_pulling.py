@@ -426,7 +426,7 @@ def test_two_who_ask_are_one_work_which_outlives_both_and_can_be_paused(
     models = node.home / "data" / "models"
     assert not (models / "someone" / "slow").exists()
     eventually(
-        lambda: "its download is incomplete" in node.shoal("ls").stderr,
+        lambda: "the download is incomplete" in node.shoal("ls").stderr,
         20,
         "what came is told with why",
     )
