@@ -133,8 +133,9 @@ class StepPlan:
     """CRC-32 of all tokens that were read before this plan; followers compare it with their own."""
     forced: tuple[tuple[RowId, TokenId], ...] = ()
     """Tokens that replace the sampled ones, by row; only the lead has them, as only it samples."""
-    draft: tuple[TokenId, ...] = ()
-    """Guessed tokens of the only row. The result, read before the next plan, has up to one more."""
+    drafts: tuple[tuple[RowId, tuple[TokenId, ...]], ...] = ()
+    """Guessed next tokens of some rows in `decode`. The plan does nothing else, and is read before
+    the next one. Its result has 1 to len(guessed) + 1 tokens of each row."""
     save: tuple[PrefixSave, ...] = ()
     restore: tuple[PrefixRestore, ...] = ()
     """Prefixes to write to disk, and prefixes that were read from disk; only without a group."""
@@ -199,8 +200,10 @@ class EngineFacts:
     `kv_bytes_per_token` covers the layers whose KV grows; `kv_bytes_fixed` is the constant part per
     row (rotating windows, recurrent state). `batches_ragged` False: rows of different length cannot
     share a batch, so one row runs at a time. `trims` False: prefixes can be kept and reused only at
-    full length. `verifies`: drafts of a row that decodes alone can be verified. `draft_costs`:
-    pairs of such a step's columns, ascending, and its cost in plain steps, measured at load. Rows
+    full length. `verifies`: drafts can be verified. `draft_costs`: pairs of the columns of a step
+    that verifies a draft of one row, ascending, and its cost in plain steps, measured at load.
+    `shared_draft_costs`: the same by number of rows, from 2 on, in plain steps of as many rows;
+    empty: drafts of several rows cannot be verified together, or were not measured. Rows
     may use one of `adapters`; `refused_adapters` says why others cannot be applied. `weights_bytes`
     includes adapters.
     Prefixes of at least `disk_tokens` tokens can be written to disk (0: none).
@@ -221,6 +224,7 @@ class EngineFacts:
     adapters: frozenset[str] = frozenset()
     verifies: bool = False
     draft_costs: tuple[tuple[int, float], ...] = ()
+    shared_draft_costs: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()
     disk_tokens: int = 0
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 

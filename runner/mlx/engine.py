@@ -25,6 +25,7 @@ import mlx.core as mx
 
 from bus.models.kv_files import KvLimits
 from bus.process.memory import give_back, hold
+from bus.wire.ids import TokenId
 from bus.wire.kv import KvKind
 from runner.engine import (
     EngineFacts,
@@ -180,8 +181,8 @@ class MlxEngine:
         self._prefixes = PrefixStore()
         self._rows = AdmittedRows(self.facts, grammars, self._forward)
         self._pending: deque[PendingStep] = deque()
-        self._drafted: EngineRow | None = None
-        """The row whose draft is being verified."""
+        self._verifies = False
+        """Whether the only unread step verifies drafts."""
         self._last_done = 0.0
         self._issued = self._read = 0
         self._rests = False
@@ -232,8 +233,8 @@ class MlxEngine:
         if drawn := [*pending.first, *pending.decoded]:
             self._comm.await_tokens(drawn[-1].drawn.tokens)
         result, self._last_done = result_of(pending, self._last_done)
-        if self._drafted is not None:
-            self._accept(self._drafted, result)
+        if self._verifies:
+            self._accept(result)
         if self.facts.verifies and not self._pending:
             result = self._rows.with_implied(result)
         self._read = result.step
@@ -292,9 +293,8 @@ class MlxEngine:
             ]
             self._forward.prompts.compute(chunks, pending)
         rows = [row for name in plan.decode if (row := self._rows.named(name, pending)) is not None]
-        if rows and plan.draft and not self._pending:  # else the row's last token is unknown
-            (self._drafted,) = rows
-            self._forward.verify(self._drafted, plan.draft, pending)
+        if rows and plan.drafts and not self._pending:  # else the rows' last tokens are unknown
+            self._verifies = self._forward.verify(rows, dict(plan.drafts), pending)
         elif rows:
             self._forward.decode(rows, pending)
         for insert in plan.insert:
@@ -307,11 +307,13 @@ class MlxEngine:
         self._pending.append(pending)
         self._tidy()
 
-    def _accept(self, row: EngineRow, result: StepResult) -> None:
-        """Keep the valid part of a draft. A row that failed has no tokens and keeps nothing."""
-        self._drafted = None
-        if tokens := [sampled.token for sampled in result.tokens if sampled.row == row.name]:
-            self._forward.accept(row, tokens)
+    def _accept(self, result: StepResult) -> None:
+        """Keep the valid part of each draft. A row that failed has no tokens and keeps nothing."""
+        self._verifies = False
+        made: dict[RowId, list[TokenId]] = {}
+        for sampled in result.tokens:
+            made.setdefault(sampled.row, []).append(sampled.token)
+        self._forward.accept(made)
 
     def _open(self, plan: StepPlan) -> None:
         if self._rows.release((*plan.release, *plan.preempt)):

@@ -13,7 +13,7 @@ and ends the group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ import mlx.core as mx
 import numpy as np
 
 from bus.wire.ids import TokenId
-from runner.engine import PrefillChunk, RowFailure
+from runner.engine import PrefillChunk, RowFailure, RowId
 from runner.mlx.adapters import AdapterBank
 from runner.mlx.kv import GroupKV, GroupShape, evaluated
 from runner.mlx.microbatch import Microbatch, microbatch_for, record
@@ -284,18 +284,24 @@ class Forward:
         for row in ready:
             self._decode_alone(row, pending)
 
-    def verify(self, row: EngineRow, drafted: Sequence[TokenId], pending: PendingStep) -> None:
-        """Start a step of a row that decodes alone and verifies a draft. The row's new tokens must
-        be given to `accept` before the next step."""
+    def verify(
+        self,
+        rows: Sequence[EngineRow],
+        drafts: Mapping[RowId, Sequence[TokenId]],
+        pending: PendingStep,
+    ) -> bool:
+        """Start a step that gives each row a token and verifies the drafts of some. Unless it
+        returns False, the rows' new tokens must be given to `accept` before the next step."""
         if not self._capabilities.verifies:
-            message = "this engine cannot verify drafts"
-            pending.failures.append(RowFailure(row.name, "internal", message))
-        elif self._can_decode(row, pending):
-            self._microbatches[0].verify(row, drafted, pending)
+            why = "this engine cannot verify drafts"
+            pending.failures.extend(RowFailure(row.name, "internal", why) for row in rows)
+            return False
+        ready = [row for row in rows if self._can_decode(row, pending)]
+        return bool(ready) and self._microbatches[0].verify(ready, drafts, pending)
 
-    def accept(self, row: EngineRow, tokens: Sequence[TokenId]) -> None:
-        """Keep the KV of a verified draft up to the row's last new token."""
-        self._microbatches[0].accept(row, tokens)
+    def accept(self, made: Mapping[RowId, Sequence[TokenId]]) -> None:
+        """Keep the KV of verified drafts up to each row's last new token."""
+        self._microbatches[0].accept(made)
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
         """Free the KV of rows, and remove them from their microbatches."""

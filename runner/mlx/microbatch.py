@@ -10,10 +10,11 @@ joins, so it is the same on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from bus.wire.ids import TokenId
 from runner.engine import RowFailure, RowId
@@ -27,6 +28,7 @@ from runner.mlx.sampling import (
     DrawnRows,
     EngineRow,
     PendingStep,
+    RowDraft,
     TokenSource,
     advance,
 )
@@ -92,7 +94,7 @@ class Microbatch:
         tokens of the previous step are awaited only after this step's forward is built."""
         self._hold_exactly(rows)
         self.batch.open_step()
-        slots = [self._in_batch.get(slot) for slot in range(len(self.batch.rows))]
+        slots = self._slots()
         with self._adapters.applied([row.spec.adapter if row else "" for row in slots]) as adapted:
             # A trace knows no adapters: it is of the model alone.
             out = compiled.logits(self.batch) if compiled is not None and not adapted else None
@@ -108,47 +110,72 @@ class Microbatch:
         self.batch.close_step(drawn.tokens)
         record(pending.decoded, drawn, in_batch)
 
-    def verify(self, row: EngineRow, drafted: Sequence[TokenId], pending: PendingStep) -> None:
-        """Start a step of one row that also computes the drafted tokens, in one forward. The
+    def verify(
+        self,
+        rows: Sequence[EngineRow],
+        drafts: Mapping[RowId, Sequence[TokenId]],
+        pending: PendingStep,
+    ) -> bool:
+        """Start a step of exactly these rows that also computes their drafted tokens, in one
+        forward. Rows with shorter drafts, or none, are padded to the same number of columns. The
         batch's cells of these columns are valid only after `accept`, which must precede the next
-        step. Tokens that the row's grammar forbids are cut off first."""
-        try:
-            drafted = row.permitted(drafted)
-        except DeadEnd as error:
-            pending.failures.append(RowFailure(row.name, "internal", f"grammar: {error}"))
-            return
-        self._hold_exactly([row])
-        slots = self.batch.close_holes(at_once=True)
+        step. Tokens that a row's grammar forbids are cut off first. Return False if every row has
+        failed; then there is no step to accept."""
+        drafted: dict[EngineRow, Sequence[TokenId]] = {}
+        for row in rows:
+            try:
+                drafted[row] = row.permitted(drafts.get(row.name, ()))
+            except DeadEnd as error:
+                pending.failures.append(RowFailure(row.name, "internal", f"grammar: {error}"))
+        if not drafted:
+            return False
+        self._hold_exactly(list(drafted))
+        slots = self.batch.close_holes(at_once=len(drafted) <= self.batch.holes + 1)
         if slots is not None:
             self._source.write_back()
             self._reslot(slots)
-        self.batch.open_step(1 + len(drafted))
-        inputs = mx.concatenate([self.batch.tokens, mx.array(list(drafted), mx.int32)])[None]
-        with self._adapters.applied([row.spec.adapter]):
-            logits = self._model(inputs, cache=self.batch.caches())[0]
-        drawn = self._source.draw_drafted(row, drafted, logits, pending)
-        if drawn is None:
-            return
-        self._comm.submit(drawn.arrays())
-        top = row.spec.logprobs or 0
-        count = drawn.tokens.shape[0]
-        columns = tuple((at, row.name, top) for at in range(count))
-        pending.decoded.append(DrawnRows(drawn, columns, tuple(drafted[: count - 1])))
+        longest = max(map(len, drafted.values()))
+        self.batch.open_step(1 + longest)
+        guesses = np.zeros((len(self.batch), longest), np.int32)
+        row_drafts: list[RowDraft] = []
+        for slot, row in self._in_batch.items():
+            tokens = drafted[row]
+            guesses[slot, : len(tokens)] = tokens
+            row_drafts.append(RowDraft(slot, row, tokens))
+        guessed = mx.array(guesses)  # pyright: ignore[reportArgumentType]
+        inputs = mx.concatenate([self.batch.tokens[:, None], guessed], axis=1)
+        adapters = [row.spec.adapter if row else "" for row in self._slots()]
+        with self._adapters.applied(adapters):
+            logits = self._model(inputs, cache=self.batch.caches())
+        drawn_rows = self._source.draw_drafted(row_drafts, logits, pending)
+        for drawn in {id(rows.drawn): rows.drawn for rows in drawn_rows}.values():
+            self._comm.submit(drawn.arrays())
+        pending.decoded.extend(drawn_rows)
+        return True
 
-    def accept(self, row: EngineRow, tokens: Sequence[TokenId]) -> None:
-        """Keep the columns of a verified draft up to the last valid token; `tokens` are the row's
-        new tokens."""
-        advance(row.draw, tokens)
-        if row.matcher is not None:
-            row.accepted.extend(tokens)
-        last = mx.array([tokens[-1]], mx.int32)
-        self._last_tokens = last
-        self.batch.close_step(last, len(tokens))
+    def accept(self, made: Mapping[RowId, Sequence[TokenId]]) -> None:
+        """Keep the columns of verified drafts up to each row's last valid token; `made` are the new
+        tokens of the rows. A row that failed meanwhile has left the batch."""
+        counts = [0] * len(self.batch)
+        last = [0] * len(self.batch)
+        for slot, row in self._in_batch.items():
+            tokens = made[row.name]
+            advance(row.draw, tokens)
+            if row.matcher is not None:
+                row.accepted.extend(tokens)
+            counts[slot], last[slot] = len(tokens), tokens[-1]
+        if counts:
+            self._last_tokens = mx.array(last, mx.int32)
+            self.batch.close_draft(self._last_tokens, counts)
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
         """Remove rows from the batch; their `batched` is already false."""
         self._source.write_back()
         self._reslot(self.batch.leave([row.name for row in rows]))
+
+    def _slots(self) -> list[EngineRow | None]:
+        """Return the row in each slot; None for a hole."""
+        return [self._in_batch.get(slot) for slot in range(len(self.batch.rows))]
 
     def _hold_exactly(self, rows: Sequence[EngineRow]) -> None:
         """Make the batch consist of exactly these rows: other rows leave it and keep their KV, new

@@ -86,7 +86,8 @@ class LeadRole(ServingRole):
     def _new_scheduler(self, facts: EngineFacts) -> Scheduler:
         settings = _settings(self._spec, drafts=not self._why_no_drafts(facts))
         if self._factories.speculate == "auto":
-            settings = replace(settings, draft_within=EXACT_TOKENS)
+            # Gaps in a row's KV move its columns, on which the last digits depend.
+            settings = replace(settings, draft_within=EXACT_TOKENS, drafts_together=False)
         return Scheduler(facts, settings)
 
     def _why_no_drafts(self, facts: EngineFacts) -> str:

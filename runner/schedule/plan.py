@@ -13,7 +13,7 @@ read, if that takes less time than computing it.
 - Decode every row that can be decoded.
 - Compute prompt chunks, up to the prefill share of the time.
 - Keep the KV of finished prompts as prefixes.
-- If the plan is a decode of one row and nothing else, verify a draft in it.
+- If the plan does nothing but decode, verify drafts in it.
 
 Sources: iteration-level batching is Orca's, mixing chunks and decodes Sarathi-Serve's, preemption
 by recomputation vLLM's.
@@ -30,7 +30,7 @@ from runner.schedule.prefixes import PrefixMatch
 from runner.schedule.pressure import to_end
 from runner.schedule.restoring import restore, waits_for_disk, will_keep
 from runner.schedule.rows import Row, RowEvent, RowFailed, RowFinished, RowStarted
-from runner.schedule.speculation import add_draft
+from runner.schedule.speculation import add_drafts
 from runner.schedule.table import OpenPlan, RowTable
 
 
@@ -47,7 +47,7 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
     _give_way(table, open_plan)
     _decode(table, open_plan)
     choose_prefill(table, open_plan)
-    add_draft(table, open_plan)
+    add_drafts(table, open_plan)
     if open_plan.is_empty:
         return None, open_plan.events
     plan = StepPlan(
@@ -62,7 +62,7 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
         insert=tuple(open_plan.insert),
         digest=table.digest,
         forced=tuple(open_plan.forced),
-        draft=() if open_plan.guess is None else open_plan.guess.tokens,
+        drafts=tuple((row_id, guess.tokens) for row_id, guess in open_plan.guesses.items()),
         save=tuple(open_plan.save),
         restore=tuple(open_plan.restore),
     )

@@ -23,7 +23,7 @@ from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.tokens import TRIAL_TOKENS
 from bus.wire.shares import Sharer
-from runner.engine import EngineFacts, SampledToken, StepPlan, StepResult
+from runner.engine import EngineFacts, RowId, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
 from runner.schedule.intake import Arrival, Intake
@@ -39,7 +39,7 @@ from runner.schedule.rows import (
     RowScored,
     RowToken,
 )
-from runner.schedule.speculation import room_of, waits_for_tokens
+from runner.schedule.speculation import count_drafts, room_of, waits_for_tokens
 from runner.schedule.table import RowTable, ScheduleSettings
 from runner.text import PreparedRequest
 
@@ -212,7 +212,7 @@ class Scheduler:
         # the engine was idle.
         took_s = now - max(issued.now, self._committed_at)
         self._committed_at = now
-        width = 1 if issued.guess is None else 1 + len(issued.guess.tokens)
+        width = 1 + max((len(guess.tokens) for guess in issued.guesses.values()), default=0)
         step = StepTime(len(issued.decode), tuple(issued.groups), issued.prefill_s, took_s, width)
         table.timekeeper.took(step, idle_next=not table.issued)
         events: list[RowEvent] = []
@@ -223,22 +223,18 @@ class Scheduler:
             row = issued.scored.get(scores.row)
             if row is not None and row.status != "ended" and (new := row.take_scores(scores)):
                 events.append(RowScored(row.key, new))
-        owed, taken = dict(issued.samples), 0
+        owed, taken = dict(issued.samples), dict[RowId, int]()
         for sampled in result.tokens:
             row = owed.pop(sampled.row, None)
             if row is not None:
                 row.in_flight -= 1
-            elif issued.guess is not None and sampled.row in issued.samples:
+            elif sampled.row in issued.guesses:
                 row = issued.samples[sampled.row]
                 row.computed += 1
             if row is not None and row.status != "ended":
-                taken += 1
-                self._take(row, sampled, now, events, is_verified=issued.guess is not None)
-        if issued.guess is not None:
-            # All tokens are of one row; those after its end were dropped.
-            accepted = max(min(taken, len(result.tokens) - 1), 0)
-            for row in issued.samples.values():
-                row.draft_counts = row.draft_counts.plus(issued.guess, accepted)
+                taken[sampled.row] = taken.get(sampled.row, 0) + 1
+                self._take(row, sampled, now, events, is_verified=bool(issued.guesses))
+        count_drafts(issued, result.tokens, taken)
         if result.implied:
             for row in issued.samples.values():
                 if row.drafts is not None:
@@ -338,7 +334,12 @@ class Scheduler:
             events.append(self._finish(row, "length", now))
             return
         if row.drafts is not None:
-            row.drafts.take(sampled.token, room_of(self._table, row), is_verified=is_verified)
+            row.drafts.take(
+                sampled.token,
+                room_of(self._table, row),
+                is_verified=is_verified,
+                is_alone=len(self._table.live) == 1,
+            )
         row.made.append(sampled.token)
         if row.thinking is not None:
             row.thinking.take(sampled.token)

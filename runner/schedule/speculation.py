@@ -1,16 +1,31 @@
-"""When a row that decodes alone gets a draft.
+"""When rows get drafts: a row that decodes alone, or rows that decode together.
 
 Pure. A drafter needs the row's last tokens, but plans are made one step ahead. So a plan waits for
-the step in flight only where a draft is likely to follow it. A step with a draft is always read
+the step in flight only where a draft is likely to follow it. A step with drafts is always read
 before the next plan. Everything else about a row is as without drafts: a draft never reaches beyond
 its longest permitted output, its reserved memory, or the point at which thinking must end.
+
+The drafts of rows that decode together share one step, so neighbours decide on their lengths.
+Beside a prompt, and in a step that does anything but decode, rows get none.
 
 The engine cuts off what a row's grammar forbids. It also tells the text that a grammar implies.
 """
 
 from __future__ import annotations
 
-from runner.schedule.drafting import LENGTHS, LONGEST_DRAFT, DraftTurns, NgramDrafter
+from collections.abc import Sequence
+
+from runner.engine import RowId, SampledToken
+from runner.schedule.drafting import (
+    LENGTHS,
+    LONGEST_DRAFT,
+    WAIT_SHARE,
+    Draft,
+    DraftTurns,
+    NgramDrafter,
+    best_shared_length,
+    chances_of,
+)
 from runner.schedule.rows import Row
 from runner.schedule.table import OpenPlan, RowTable
 
@@ -20,27 +35,49 @@ def waits_for_tokens(table: RowTable) -> bool:
     draft is likely to follow."""
     if not table.issued:
         return False
-    if table.issued[-1].guess is not None:
+    if table.issued[-1].guesses:
         return True
     row = _alone(table)
-    if row is None or row.in_flight != 1 or row.paused_at is not None:
+    if row is None:
+        return _wait_together(table, _together(table))
+    if row.in_flight != 1 or row.paused_at is not None:
         return False
     return _turns(table, row).waits(room_of(table, row))
 
 
-def add_draft(table: RowTable, open_plan: OpenPlan) -> None:
-    """Add a draft to a plan that is a decode of one row and nothing else, if it is expected to
-    pay."""
-    if table.issued or len(open_plan.decode) != 1:
+def add_drafts(table: RowTable, open_plan: OpenPlan) -> None:
+    """Add drafts to a plan that does nothing but decode, if they are expected to pay."""
+    if table.issued or open_plan.does_more_than_decode:
         return
     row = _alone(table)
-    if row is None or row.row_id not in open_plan.decode or open_plan.does_more_than_decode:
+    if row is not None:
+        draft = _turns(table, row).draft(room_of(table, row))
+        if open_plan.decode and draft is not None:
+            open_plan.guesses[open_plan.decode[0]] = draft
+            open_plan.draft_cost = table.draft_costs[LENGTHS.index(len(draft.tokens))]
+    else:
+        rows = _together(table)
+        if rows and [row.row_id for row in rows] == open_plan.decode:
+            _draft_together(table, open_plan, rows)
+    open_plan.decode_s *= open_plan.draft_cost
+
+
+def count_drafts(
+    issued: OpenPlan, sampled: Sequence[SampledToken], taken: dict[RowId, int]
+) -> None:
+    """Count the drafts of a step that was read. `sampled` are all of its tokens; of a row's tokens
+    the first `taken` belong to its text."""
+    if not issued.guesses:
         return
-    draft = _turns(table, row).draft(room_of(table, row))
-    if draft is None:
-        return
-    open_plan.guess = draft
-    open_plan.decode_s *= table.draft_costs[LENGTHS.index(len(draft.tokens))]
+    tokens: dict[RowId, int] = {}
+    for token in sampled:
+        tokens[token.row] = tokens.get(token.row, 0) + 1
+    for row_id, row in issued.samples.items():
+        if row.drafts is not None and len(issued.samples) > 1:
+            row.drafts.lag += issued.draft_cost - tokens.get(row_id, 0)
+        if (guess := issued.guesses.get(row_id)) is not None:
+            accepted = max(min(taken.get(row_id, 0), tokens.get(row_id, 0) - 1), 0)
+            row.draft_counts = row.draft_counts.plus(guess, accepted)
 
 
 def room_of(table: RowTable, row: Row) -> int:
@@ -62,6 +99,64 @@ def _alone(table: RowTable) -> Row | None:
     if row.status != "decoding" or row.forced:
         return None
     return row
+
+
+def _together(table: RowTable) -> list[Row]:
+    """Return the rows that decode together and may be drafted. Empty if there are fewer than two,
+    or a live row does something else; paused rows do nothing."""
+    settings = table.settings
+    if not (settings.drafts and settings.drafts_together and table.facts.shared_draft_costs):
+        return []
+    rows: list[Row] = []
+    for row in table.live.values():
+        if row.status != "decoding" or row.forced:
+            return []
+        if row.paused_at is None:
+            rows.append(row)
+    return rows if len(rows) > 1 else []
+
+
+def _wait_together(table: RowTable, rows: Sequence[Row]) -> bool:
+    """Return whether drafts of several rows are likely to follow the step in flight."""
+    chances: list[Sequence[float]] = []
+    for row in rows:
+        if row.in_flight != 1 or not row.wants_token:
+            return False  # it will not decode in the next step, or nothing but its end follows
+        foreseen = _turns(table, row).foreseen()
+        chances.append(foreseen and foreseen[: room_of(table, row)])
+    if not any(chances):
+        return False
+    length, gain = _best_together(table, rows, chances)
+    if not length:
+        return False
+    cost = table.shared_costs.of(len(rows))[LENGTHS.index(length)]
+    return (gain - 1.0) * cost > WAIT_SHARE
+
+
+def _draft_together(table: RowTable, open_plan: OpenPlan, rows: Sequence[Row]) -> None:
+    drafts: list[tuple[RowId, Draft]] = []
+    chances: list[Sequence[float]] = []
+    for row, row_id in zip(rows, open_plan.decode, strict=True):
+        draft = _turns(table, row).guess(room_of(table, row))
+        chances.append(() if draft is None else chances_of(draft.rates))
+        if draft is not None:
+            drafts.append((row_id, draft))
+    if not drafts:
+        return
+    length, _ = _best_together(table, rows, chances)
+    if not length:
+        return
+    for row_id, draft in drafts:
+        cut = Draft(draft.tokens[:length], draft.rates[:length], draft.source)
+        open_plan.guesses[row_id] = cut
+    open_plan.draft_cost = table.shared_costs.of(len(rows))[LENGTHS.index(length)]
+
+
+def _best_together(
+    table: RowTable, rows: Sequence[Row], chances: Sequence[Sequence[float]]
+) -> tuple[int, float]:
+    late = [_turns(table, row).is_late(len(row.made)) for row in rows]
+    return best_shared_length(chances, table.shared_costs.of(len(rows)), late)
 
 
 def _turns(table: RowTable, row: Row) -> DraftTurns:

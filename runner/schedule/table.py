@@ -28,7 +28,7 @@ from runner.engine import (
 from runner.group.lockstep import digested
 from runner.schedule.budget import PrefillAccount, Timekeeper
 from runner.schedule.costs import CostModel, GroupSize
-from runner.schedule.drafting import Draft, costs_of
+from runner.schedule.drafting import Draft, SharedCosts, costs_of
 from runner.schedule.prefixes import BLOCK_TOKENS, DiskIndex, PrefixIndex
 from runner.schedule.pressure import Pressure
 from runner.schedule.rows import Row, RowEvent, RowKey
@@ -43,7 +43,8 @@ class ScheduleSettings:
     long may be preempted for a row that waited as long, if its requester has too many; checked
     every `look_s`. `paused_grace_s`: a paused row may be preempted after it; `paused_limit_s` ends
     it. `drafts`: a row that decodes alone is speeded up by drafts, if the engine verifies them;
-    only up to `draft_within` tokens of the row, if given.
+    only up to `draft_within` tokens of the row, if given. `drafts_together`: so are rows that
+    decode together.
     """
 
     max_rows: int = 32
@@ -64,6 +65,7 @@ class ScheduleSettings:
     prefix_bytes: int = 256 * 2**20
     kv_bytes: int | None = None
     drafts: bool = False
+    drafts_together: bool = True
     draft_within: int | None = None
 
 
@@ -92,8 +94,10 @@ class OpenPlan:
     scored: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
     """The rows of whose prompts this step computes log-probabilities."""
     forced: list[tuple[RowId, TokenId]] = field(default_factory=list[tuple[RowId, TokenId]])
-    guess: Draft | None = None
-    """The guessed next tokens of the only row of this step, which the step verifies."""
+    guesses: dict[RowId, Draft] = field(default_factory=dict[RowId, Draft])
+    """The guessed next tokens of rows, which the step verifies."""
+    draft_cost: float = 1.0
+    """The expected cost of the step's decode with these guesses, as a multiple of a plain one."""
     progress: list[tuple[Row, int]] = field(default_factory=list[tuple[Row, int]])
     groups: list[GroupSize] = field(default_factory=list[GroupSize])
     decode_s: float = 0.0
@@ -154,6 +158,7 @@ class RowTable:
     kv_bytes: int = field(init=False)
     draft_costs: Sequence[float] = field(init=False)
     """The cost of a step that verifies a draft, for each length, in plain steps; fixed at load."""
+    shared_costs: SharedCosts = field(init=False)
     disk: DiskIndex | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,6 +168,7 @@ class RowTable:
             spare_bytes - spare_bytes // 10 if settings.kv_bytes is None else settings.kv_bytes
         )
         self.draft_costs = costs_of(facts.draft_costs)
+        self.shared_costs = SharedCosts([(1, facts.draft_costs), *facts.shared_draft_costs])
         self.account = PrefillAccount(settings.prefill_share)
         self.timekeeper = Timekeeper(self.costs, self.account)
         least = facts.disk_tokens

@@ -3,7 +3,8 @@
 """Rows with and without drafts, in one run, interleaved. Run by hand:
 
     LD_PRELOAD=.../libopenblas.so.0 OPENBLAS_NUM_THREADS=1 \\
-        python -m tests.bench.speculation [--rounds 3] [--tokens 256] [--skip widths,reading]
+        python -m tests.bench.speculation [--rounds 3] [--tokens 256] \\
+            [--skip widths,reading,replay,streams,free] [--streams 4,16] [--kinds edit,prose]
 
 The speed of a text is shown on a *replay target*: a random model of 32 M parameters computes every
 step in full, and its tokens are then replaced by those of a recorded text. So a text of any kind
@@ -38,8 +39,8 @@ from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, Sampling, TokensPrompt
 from runner.engine import PrefillChunk, RowId, RowSpec, StepPlan
 from runner.mlx.engine import MlxEngine, load_engine
-from runner.mlx.sampling import Drawn
-from runner.schedule import RowFinished, RowToken, Scheduler, ScheduleSettings
+from runner.mlx.sampling import Drawn, DrawnRows
+from runner.schedule import RowFinished, RowKey, RowToken, Scheduler, ScheduleSettings
 from runner.schedule.drafting import LONGEST_DRAFT
 from runner.schedule.rows import NO_DRAFTS, DraftCounts
 from runner.text import PreparedChoice, PreparedRequest
@@ -47,42 +48,52 @@ from tests.bench.models import ROOT, TINY, endless_tiny, random_qwen3
 
 PROMPT_TOKENS = 320
 SEED = 20261130
+GREEDY = Sampling(temperature=0.0)
 _names = itertools.count(1)
 
 
 class Replay:
-    """A token source whose rows say a recorded text, after it drew as usual. `text`: what the row
-    says at each position after its prompt."""
+    """A token source whose rows say recorded texts, after it drew as usual. `texts`: what a row
+    says after its prompt."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self.text: list[int] = []
-        self.prompt = 0
+        self.texts: dict[tuple[int, ...], list[int]] = {}
 
     def draw(self, rows: Any, out: mx.array, pending: Any) -> Drawn:
-        return self._said(rows, self._source.draw(rows, out, pending))
+        return self._replayed(rows, self._source.draw(rows, out, pending))
 
     def draw_again(self, rows: Any, out: mx.array, pending: Any) -> Drawn:
-        return self._said(rows, self._source.draw_again(rows, out, pending))
+        return self._replayed(rows, self._source.draw_again(rows, out, pending))
 
-    def draw_drafted(self, row: Any, drafted: Any, logits: mx.array, pending: Any) -> Drawn:
-        drawn = self._source.draw_drafted(row, drafted, logits, pending)
-        first = row.draw.position
-        return self._put(drawn, [first + at for at in range(1 + len(drafted))])
+    def draw_drafted(self, drafts: Any, logits: mx.array, pending: Any) -> list[DrawnRows]:
+        first = {draft.row.name: (draft.row, draft.row.draw.position) for draft in drafts}
+        drawn_rows = self._source.draw_drafted(drafts, logits, pending)
+        tokens: list[int] = []
+        for drawn in drawn_rows:
+            row, position = first[drawn.rows[0][1]]
+            tokens += [self._token(row, position + at) for at in range(len(drawn.rows))]
+        (shared,) = {id(drawn.drawn): drawn.drawn for drawn in drawn_rows}.values()
+        put = self._put(shared, tokens)
+        return [replace(drawn, drawn=put) for drawn in drawn_rows]
 
     def write_back(self) -> None:
         self._source.write_back()
 
-    def _said(self, rows: Any, drawn: Drawn) -> Drawn:
-        return self._put(drawn, [row.draw.position - 1 for row in rows])
+    def _replayed(self, rows: Any, drawn: Drawn) -> Drawn:
+        tokens = [self._token(row, row.draw.position - 1) if row else 0 for row in rows]
+        return self._put(drawn, tokens)
 
-    def _put(self, drawn: Drawn, positions: Sequence[int]) -> Drawn:
-        said = [self.text[(at - self.prompt) % len(self.text)] for at in positions]
-        return replace(drawn, tokens=drawn.tokens * 0 + mx.array(said, mx.int32))
+    def _token(self, row: Any, position: int) -> int:
+        text = self.texts[row.spec.tokens]
+        return text[(position - len(row.spec.tokens)) % len(text)]
+
+    def _put(self, drawn: Drawn, tokens: Sequence[int]) -> Drawn:
+        return replace(drawn, tokens=drawn.tokens * 0 + mx.array(list(tokens), mx.int32))
 
 
 def replayed(engine: MlxEngine) -> Replay:
-    """Make the engine replay; only for batches without holes."""
+    """Make the engine replay."""
     forward = engine._forward
     batch = forward._microbatches[0]
     replay = Replay(batch._source)
@@ -91,19 +102,19 @@ def replayed(engine: MlxEngine) -> Replay:
     return replay
 
 
-Outcome = tuple[float, float, list[int], DraftCounts]
-"""Tokens after the first per second, and per second of processor time; the tokens; the drafts."""
+Outcome = tuple[float, float, list[list[int]], DraftCounts]
+"""Tokens per second, and per second of processor time, after every row has its first token; the
+tokens; the drafts."""
 
 
-def served(
-    engine: MlxEngine, scheduler: Scheduler, prompt: Sequence[int], count: int, **parts: Any
-) -> Outcome:
-    """Run one request as a lead runner does."""
+def submitted(
+    scheduler: Scheduler, prompt: Sequence[int], count: int, sampling: Sampling, **parts: Any
+) -> RowKey:
     request = GenerationRequest(
         request_id=RequestId(f"r{next(_names)}"),
         model=ModelId("bench"),
         prompt=TokensPrompt(token_ids=tuple(prompt)),
-        sampling=parts.pop("sampling", Sampling(temperature=0.0)),
+        sampling=sampling,
     )
     prepared = PreparedRequest(
         request,
@@ -115,9 +126,25 @@ def served(
         **parts,
     )
     scheduler.submit(prepared, seeds=[7], now=time.monotonic())
-    made: list[int] = []
-    counts, first_at, last_at = NO_DRAFTS, 0.0, 0.0
-    used_s = time.process_time()
+    return RowKey(request.request_id, 0)
+
+
+def served(
+    engine: MlxEngine,
+    scheduler: Scheduler,
+    prompts: Sequence[Sequence[int]],
+    counts: Sequence[int],
+    sampling: Sampling = GREEDY,
+    **parts: Any,
+) -> Outcome:
+    """Run requests as a lead runner does. Rows wait until every prompt is computed, so that all
+    decode together."""
+    made: dict[RowKey, list[int]] = {
+        submitted(scheduler, prompt, count, sampling, **parts): []
+        for prompt, count in zip(prompts, counts, strict=True)
+    }
+    total = DraftCounts()
+    began_at, last_at, used_s, before = 0.0, 0.0, 0.0, 0
     while True:
         plan, _ = scheduler.plan(time.monotonic())
         unread = scheduler.unread
@@ -125,26 +152,40 @@ def served(
             engine.issue(plan)
         if unread == 2 or (unread and plan is None):
             result = engine.read()
-            now = time.monotonic()
-            for event in scheduler.commit(result, now):
+            last_at = time.monotonic()
+            for event in scheduler.commit(result, last_at):
                 if isinstance(event, RowToken):
-                    if not made:
-                        first_at, used_s = now, time.process_time()
-                    last_at = now
-                    made.append(event.sampled.token)
+                    made[event.key].append(event.sampled.token)
+                    if not began_at:
+                        scheduler.pause(event.key, last_at)
                 elif isinstance(event, RowFinished):
-                    counts = event.cost.drafts
+                    total = plus(total, event.cost.drafts)
+            if not began_at and all(made.values()):
+                for key in made:
+                    scheduler.resume(key)
+                began_at, used_s = last_at, time.process_time()
+                before = sum(map(len, made.values()))
         elif plan is None:
-            after, used_s = len(made) - 1, time.process_time() - used_s
-            return after / (last_at - first_at), after / used_s, made, counts
+            after, used_s = sum(map(len, made.values())) - before, time.process_time() - used_s
+            return after / (last_at - began_at), after / used_s, list(made.values()), total
 
 
-def contest(name: str, rounds: int, run: Callable[[bool], Outcome]) -> None:
+def plus(counts: DraftCounts, more: DraftCounts) -> DraftCounts:
+    return DraftCounts(
+        counts.drafts + more.drafts,
+        counts.drafted + more.drafted,
+        counts.accepted + more.accepted,
+    )
+
+
+def contest(
+    name: str, rounds: int, run: Callable[[bool], Outcome], *, warm_up: bool = True
+) -> None:
     """Print one line: with and without drafts, in turn."""
     speeds: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    texts: dict[bool, list[int]] = {}
+    texts: dict[bool, list[list[int]]] = {}
     counts = NO_DRAFTS
-    for drafts in (False, True):
+    for drafts in (False, True) if warm_up else ():
         run(drafts)
     for number in range(rounds):
         for drafts in (False, True) if number % 2 else (True, False):
@@ -185,15 +226,18 @@ def edited(text: str, chance: random.Random) -> str:
     return "".join(lines)
 
 
-def replay_texts(encode: Callable[[str], list[int]], tokens: int) -> dict[str, Any]:
-    """Prompt and answer of each kind, as token ids."""
-    chance = random.Random(SEED)
+def replay_texts(
+    encode: Callable[[str], list[int]], tokens: int, stream: int = 0
+) -> dict[str, tuple[list[int], list[int]]]:
+    """Prompt and answer of each kind, as token ids; others for each stream."""
+    chance = random.Random(SEED + stream)
     source = inspect.getsource(sys.modules["httpx._client"])
     at = chance.randrange(len(source) // 2)
     code = source[source.index("\n", at) + 1 :][:6000]
     docs = (ROOT / "docs" / "design.md").read_text()
-    prose = docs[docs.index("\n", len(docs) // 3) :]
-    pages = (ROOT / "tests" / "recorded" / "data" / "pages.json").read_text()[20_000:60_000]
+    prose = docs[docs.index("\n", len(docs) // 3 + 400 * stream) :]
+    pages = (ROOT / "tests" / "recorded" / "data" / "pages.json").read_text()
+    pages = pages[20_000 + 1_500 * stream :][:40_000]
     copied = encode(code)[: PROMPT_TOKENS + 200]
     return {
         "copy": (copied, copied[:tokens]),
@@ -232,7 +276,7 @@ def print_widths(engine: MlxEngine, name: str, rounds: int) -> None:
             draft = tuple(TokenId(5 + at) for at in range(width - 1))
             began = time.perf_counter()
             for _ in range(6):
-                engine.issue(StepPlan(next(step), decode=(row,), draft=draft))
+                engine.issue(StepPlan(next(step), decode=(row,), drafts=((row, draft),)))
                 engine.read()
             seconds.setdefault(width, []).append((time.perf_counter() - began) / 6)
         engine.issue(StepPlan(next(step), release=(row,)))
@@ -281,6 +325,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--skip", default="")
+    parser.add_argument("--streams", default="4,16")
+    parser.add_argument("--kinds", default="copy,edit,JSON,prose,random,all")
     chosen = parser.parse_args()
     skip = set(chosen.skip.split(","))
     assert httpx.__version__
@@ -299,38 +345,79 @@ def main() -> None:
             if "reading" not in skip:
                 print_reading(engine, name, chosen.rounds)
             if name == "bundled":
-                free(engine, encode, chosen.rounds, chosen.tokens)
-            elif "replay" not in skip:
-                replays(engine, encode, chosen.rounds, chosen.tokens)
+                if "free" not in skip:
+                    free(engine, encode, chosen.rounds, chosen.tokens)
+            else:
+                costs = engine.facts.shared_draft_costs
+                sys.stdout.write(f"{name} cost by rows and width, at load: {costs}\n")
+                replay = replayed(engine)
+                if "replay" not in skip:
+                    replays(engine, replay, encode, chosen.rounds, chosen.tokens)
+                if "streams" not in skip:
+                    for count in map(int, chosen.streams.split(",")):
+                        of_streams = [
+                            replay_texts(encode, chosen.tokens, stream) for stream in range(count)
+                        ]
+                        for kind in chosen.kinds.split(","):
+                            streams(engine, replay, kind, of_streams, chosen.rounds)
             engine.close()
 
 
 def replays(
-    engine: MlxEngine, encode: Callable[[str], list[int]], rounds: int, tokens: int
+    engine: MlxEngine,
+    replay: Replay,
+    encode: Callable[[str], list[int]],
+    rounds: int,
+    tokens: int,
 ) -> None:
-    replay = replayed(engine)
     for kind, (prompt, answer) in replay_texts(encode, tokens).items():
-        replay.text, replay.prompt = answer, len(prompt)
+        replay.texts = {tuple(prompt): answer}
         planned = schedulers(engine)
         contest(
             f"32 M, {kind}",
             rounds,
             lambda on, planned=planned, prompt=prompt, answer=answer: served(
-                engine, planned[on], prompt, len(answer)
+                engine, planned[on], [prompt], [len(answer)]
             ),
         )
         if kind == "edit":
             planned = schedulers(engine)
             guess = tuple(map(TokenId, prompt[: len(answer)]))
             short = [prompt[0], *range(300, 340)]
-            replay.prompt = len(short)
+            replay.texts = {tuple(short): answer}
             contest(
                 "32 M, edit by prediction",
                 rounds,
                 lambda on, planned=planned, short=short, answer=answer, guess=guess: served(
-                    engine, planned[on], short, len(answer), prediction_tokens=guess
+                    engine, planned[on], [short], [len(answer)], prediction_tokens=guess
                 ),
             )
+
+
+def streams(
+    engine: MlxEngine,
+    replay: Replay,
+    kind: str,
+    of_streams: Sequence[dict[str, tuple[list[int], list[int]]]],
+    rounds: int,
+) -> None:
+    """Several streams at once, of one kind, or of "all" kinds in turn."""
+    kinds = list(of_streams[0])
+    pairs = [
+        texts[kinds[at % len(kinds)] if kind == "all" else kind]
+        for at, texts in enumerate(of_streams)
+    ]
+    # Equal prompts would get one text.
+    prompts = [[300 + at, *prompt] for at, (prompt, _) in enumerate(pairs)]
+    answers = [answer for _, answer in pairs]
+    replay.texts = {tuple(prompt): answer for prompt, answer in zip(prompts, answers, strict=True)}
+    planned = schedulers(engine)
+    contest(
+        f"32 M, {len(pairs):2} x {kind}",
+        rounds,
+        lambda on: served(engine, planned[on], prompts, list(map(len, answers))),
+        warm_up=False,
+    )
 
 
 def free(engine: MlxEngine, encode: Callable[[str], list[int]], rounds: int, tokens: int) -> None:
@@ -341,7 +428,7 @@ def free(engine: MlxEngine, encode: Callable[[str], list[int]], rounds: int, tok
             name,
             rounds,
             lambda on, planned=planned, sampling=sampling: served(
-                engine, planned[on], prompt, tokens, sampling=sampling
+                engine, planned[on], [prompt], [tokens], sampling
             ),
         )
 

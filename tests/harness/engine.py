@@ -42,6 +42,7 @@ def facts(
     trims: bool = True,
     verifies: bool = False,
     draft_costs: tuple[tuple[int, float], ...] = ((33, 4.0),),
+    shared_draft_costs: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = (),
     disk_tokens: int = 0,
 ) -> EngineFacts:
     """A model of one byte of KV per token, with `kv_bytes` left beside its weights."""
@@ -57,8 +58,14 @@ def facts(
         memory_limit_bytes=1000 + kv_bytes,
         verifies=verifies,
         draft_costs=draft_costs,
+        shared_draft_costs=shared_draft_costs,
         disk_tokens=disk_tokens,
     )
+
+
+def drafted_tokens(plan: StepPlan) -> int:
+    """How many tokens of drafts a step verifies."""
+    return sum(len(draft) for _, draft in plan.drafts)
 
 
 def next_token(seed: int, tokens: Sequence[int], vocabulary: int = 64) -> TokenId:
@@ -216,7 +223,9 @@ class FakeEngine:
         self._decode(plan, done)
         tokens, failures = self._sample(plan, done)
         self._keep(plan)
-        decode_s = self.costs.decode_s(len(plan.decode)) + self.costs.column_s * len(plan.draft)
+        widest = max((len(draft) for _, draft in plan.drafts), default=0)
+        columns_s = self.costs.column_s * widest * len(plan.decode)
+        decode_s = self.costs.decode_s(len(plan.decode)) + columns_s
         prefill_s = self.costs.prefill_s(plan.prefill)
         result = StepResult(
             plan.step, tuple(tokens), tuple(failures), decode_s + prefill_s, tuple(scored)
@@ -250,10 +259,13 @@ class FakeEngine:
 
     def _decode(self, plan: StepPlan, done: list[RowId]) -> None:
         self._require(len(set(plan.decode)) == len(plan.decode), "each row decodes once")
-        if plan.draft:
-            self._require(self.facts.verifies and len(plan.decode) == 1, "one row is drafted")
+        if plan.drafts:
+            shares = len(plan.decode) == 1 or bool(self.facts.shared_draft_costs)
+            self._require(self.facts.verifies and shares, "drafts of so many rows are verified")
+            self._require({row for row, _ in plan.drafts} <= {*plan.decode}, "rows decode")
             self._require(not self.unread, "a draft follows tokens that were read")
-            self._require(not (plan.prefill or plan.admit or plan.forced), "with nothing else")
+            does_more = plan.prefill or plan.admit or plan.forced or plan.insert or plan.release
+            self._require(not does_more, "with nothing else")
         for row_id in plan.decode:
             row = self.rows[row_id]
             if row.failed:
@@ -267,7 +279,7 @@ class FakeEngine:
     ) -> tuple[list[SampledToken], list[RowFailure]]:
         tokens: list[SampledToken] = []
         failures: list[RowFailure] = []
-        forced = dict(plan.forced)
+        forced, drafts = dict(plan.forced), dict(plan.drafts)
         self._require(forced.keys() <= {*done, *plan.decode}, "what is forced is sampled")
         finished = [row_id for row_id in done if len(self.rows[row_id].kv) == self._life(row_id)]
         for row_id in (*finished, *plan.decode):
@@ -281,7 +293,7 @@ class FakeEngine:
             token = forced.get(row_id) or self.choose(row)
             row.tokens.append(token)
             tokens.append(SampledToken(row_id, token))
-            for guess in plan.draft if row_id in plan.decode else ():
+            for guess in drafts.get(row_id, ()):
                 if guess != token:
                     break
                 row.kv.append(token)

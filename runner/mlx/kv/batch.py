@@ -155,7 +155,7 @@ class DecodeBatch:
         for row in gone:
             slot = self.slot_of(row)
             self.rows[slot] = None
-            self.shape.begins[slot] = SlabShape.HOLE
+            self.shape.clear_slot(slot)
         if self.holes == len(self.rows):
             self._clear()
             return []
@@ -215,11 +215,17 @@ class DecodeBatch:
         self.shape.close_step(columns)
         self.tokens = sampled
 
+    def close_draft(self, last: mx.array, counts: Sequence[int]) -> None:
+        """Record that the row in slot i keeps the first `counts[i]` columns that the forward has
+        written. `last`, (slots,) int32, are the next input tokens."""
+        self.shape.close_draft(counts)
+        self.tokens = last
+
     def _close_up(self) -> list[int]:
         occupied = [slot for slot, row in enumerate(self.rows) if row is not None]
         self._wasted = 0
         self.rows = [self.rows[slot] for slot in occupied]
-        self.shape.begins = [self.shape.begins[slot] for slot in occupied]
+        self.shape.keep(occupied)
         self.tokens = self.tokens[mx.array(occupied)]
         self._relay(occupied, 0, len(occupied))
         for layer in self.layers:
@@ -235,15 +241,20 @@ class DecodeBatch:
         """Copy the KV into new slabs that fit `slots` rows of at least `length` tokens, with spare
         room. `kept_slots` are the slots to copy, in their new order (None: all)."""
         shape = self.shape
-        width = shape.width
+        width = shape.longest
         wide = max(width, length)
         source = slice(shape.stop - width, shape.stop)
         target = slice(wide - width, wide)
         room = wide + max(SLACK_TOKENS, wide // 16)
         shape.room = -(-room // ROOM_STEP) * ROOM_STEP
         shape.slots = slots_for(slots)
-        for layer in self.layers:
-            if isinstance(layer, SlabKV):
+        slabs = [layer for layer in self.layers if isinstance(layer, SlabKV)]
+        if shape.gaps:
+            rows = shape.pack()
+            for layer in slabs:
+                layer.pack(kept_slots or range(len(rows)), rows, wide)
+        else:
+            for layer in slabs:
                 layer.move(kept_slots, source, target)
         moved = wide - shape.stop
         shape.begins = [b if b == SlabShape.HOLE else b + moved for b in shape.begins]
@@ -256,4 +267,5 @@ class DecodeBatch:
         for layer in self.layers:
             layer.clear()
         self.shape.begins = []
+        self.shape.gaps = {}
         self.shape.stop = self.shape.room = self.shape.slots = 0

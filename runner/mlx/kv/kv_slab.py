@@ -7,13 +7,21 @@ beginning to `stop`. A leaving row leaves a hole. The hole keeps its slot until 
 it, or until compacting costs less than the row-steps wasted on holes. The window slides through the
 room and is moved back at the end, with room for at least `SLACK_TOKENS` more steps. So a join or
 leave never copies the KV of other rows.
+
+If a step verifies drafts, each row accepts a number of columns of its own. `stop` moves on by the
+largest number. The columns that another row did not accept become a gap of that row: masks hide
+it, and copies of the row leave it out. The next move of the window removes all gaps, so that gaps
+take no more room than the slack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
 from runner.mlx.kv.codec import FULL_WIDTH, Codec, Parts
 from runner.mlx.kv.row_kv import LayerKV, RowKV, causal_mask
@@ -21,28 +29,68 @@ from runner.mlx.kv.row_kv import LayerKV, RowKV, causal_mask
 SLACK_TOKENS = 64
 
 
+@dataclass(frozen=True, slots=True)
+class PackedRow:
+    """The columns of a row: those up to its first gap, and the `rest` after it, (columns,)."""
+
+    whole: range
+    rest: mx.array | None
+
+
 class SlabShape:
     """The positions of the rows: shared by the slabs of all layers, kept on the host.
 
-    `begins[i] == HOLE` marks a slot without a row. `offset` and masks are made once per step.
+    `begins[i] == HOLE` marks a slot without a row. `gaps[i]` are the ranges of columns, ascending,
+    that hold nothing valid between the first and the last token of row i; most rows have none, and
+    then no entry. `windowed`: a layer of the model has asked for a sliding window. `offset` and
+    masks are made once per step.
     """
 
     HOLE = -1
 
     def __init__(self) -> None:
         self.begins: list[int] = []
+        self.gaps: dict[int, list[range]] = {}
         self.stop = 0
         self.room = 0
         self.slots = 0
         self.offset: int | mx.array = 0
         self.start = 0
+        self.windowed = False
         self._mask: mx.array | None = None
         self._masks: dict[int, mx.array] = {}
+        self._wide: tuple[int, mx.array] | None = None
 
     @property
     def width(self) -> int:
-        """Return the number of columns (tokens) from the earliest beginning of a row to `stop`."""
+        """Return the number of columns from the earliest beginning of a row to `stop`."""
         return self.stop - min((b for b in self.begins if b != self.HOLE), default=self.stop)
+
+    @property
+    def longest(self) -> int:
+        """Return the number of tokens of the longest row."""
+        return max(self.lengths(), default=0) if self.gaps else self.width
+
+    def lengths(self) -> list[int]:
+        """Return the number of tokens of the row in each slot; 0 for a hole."""
+        return [
+            0 if begin == self.HOLE else self.stop - begin - sum(map(len, self.gaps.get(slot, ())))
+            for slot, begin in enumerate(self.begins)
+        ]
+
+    def columns_of(self, slot: int) -> NDArray[np.int64]:
+        """Return the columns that hold the tokens of a row, ascending."""
+        return np.flatnonzero(self.valid(0, self.stop)[slot])
+
+    def valid(self, first: int, last: int) -> NDArray[np.bool_]:
+        """Return which of the columns from `first` to before `last` belong to each row: up to
+        `stop` those of its tokens, beyond it all. (slots, columns)."""
+        begins = [self.stop if begin == self.HOLE else begin for begin in self.begins]
+        valid = np.arange(first, last) >= np.array(begins)[:, None]
+        for slot, gaps in self.gaps.items():
+            for gap in gaps:
+                valid[slot, max(gap.start - first, 0) : max(gap.stop - first, 0)] = False
+        return valid
 
     def open_step(self) -> None:
         """Compute the offsets and masks for the next forward, which writes one column, or several
@@ -50,6 +98,12 @@ class SlabShape:
         begins = [self.stop if b == self.HOLE else b for b in self.begins]
         self.start = min(begins)
         self._masks = {}
+        self._wide = None
+        if self.gaps:
+            self.offset = mx.array(self.lengths())
+            seen = self.valid(self.start, self.stop + 1)[:, None, None]
+            self._mask = mx.array(seen)  # pyright: ignore[reportArgumentType]
+            return
         if min(begins) == max(begins):
             self.offset = self.stop - self.start
             self._mask = None
@@ -60,17 +114,68 @@ class SlabShape:
         self._mask = columns >= padding[:, None, None, None]
 
     def close_step(self, columns: int = 1) -> None:
-        """Record that the forward pass has written this many valid columns. Columns of rejected
-        drafts come after them: no row attends to these, and the next step overwrites them."""
+        """Record that the forward pass has written this many valid columns in every row. Columns of
+        rejected drafts come after them: no row attends to these, and the next step overwrites
+        them."""
         self.stop += columns
 
+    def close_draft(self, counts: Sequence[int]) -> None:
+        """Record that of the columns that the forward pass has written, the row in slot i keeps
+        the first `counts[i]`."""
+        stop = self.stop + max(counts)
+        for slot, (begin, count) in enumerate(zip(self.begins, counts, strict=True)):
+            if begin != self.HOLE and self.stop + count < stop:
+                self.gaps.setdefault(slot, []).append(range(self.stop + count, stop))
+        self.stop = stop
+
+    def pack(self) -> list[PackedRow]:
+        """Remove all gaps, and move the beginnings of the rows accordingly. Return the columns to
+        copy for each slot so that the row ends at the old `stop`."""
+        rows: list[PackedRow] = []
+        for slot, length in enumerate(self.lengths()):
+            begin, gaps = self.begins[slot], self.gaps.get(slot)
+            if not length:
+                rows.append(PackedRow(range(0), None))
+            elif gaps is None:
+                rows.append(PackedRow(range(begin, self.stop), None))
+            else:
+                first = gaps[0].start
+                rest = self.columns_of(slot)[first - begin :]
+                columns = mx.array(rest)  # pyright: ignore[reportArgumentType]
+                rows.append(PackedRow(range(begin, first), columns))
+                self.begins[slot] = self.stop - length
+        self.gaps = {}
+        return rows
+
+    def clear_slot(self, slot: int) -> None:
+        """Make a slot a hole."""
+        self.begins[slot] = self.HOLE
+        self.gaps.pop(slot, None)
+
+    def keep(self, slots: Sequence[int]) -> None:
+        """Drop all slots but these, which get the numbers from 0 on in this order."""
+        self.begins = [self.begins[slot] for slot in slots]
+        self.gaps = {new: self.gaps[old] for new, old in enumerate(slots) if old in self.gaps}
+
     def wide_mask(self, count: int, window: int | None) -> mx.array | str:
-        """Return the attention mask for `count` new columns, or mlx-lm's name of a standard mask if
-        that suffices. All rows must begin at the same column."""
-        if self._mask is not None:
-            raise ValueError("several columns require rows that begin at the same column")
+        """Return the attention mask for `count` new columns, (slots, 1, count, columns) or without
+        the first two, or mlx-lm's name of a standard mask if that suffices. With a window, all rows
+        must begin at the same column."""
         past = self.stop - self.start
-        return "causal" if window is None else causal_mask(count, past, window)
+        if window is not None:
+            self.windowed = True
+            if self._mask is not None:
+                raise ValueError("several columns in a window require rows of equal length")
+            return causal_mask(count, past, window)
+        if self._mask is None:
+            return "causal"
+        if self._wide is None or self._wide[0] != count:
+            valid = self.valid(self.start, self.stop)
+            seen = np.empty((len(valid), 1, count, past + count), np.bool_)
+            seen[..., :past] = valid[:, None, None]
+            seen[..., past:] = np.tri(count, dtype=np.bool_)
+            self._wide = count, mx.array(seen)  # pyright: ignore[reportArgumentType]
+        return self._wide[1]
 
     def mask(self, window: int | None) -> mx.array | None:
         """Return the attention mask, (slots, 1, 1, columns), for the columns from `start` to `stop`
@@ -78,7 +183,11 @@ class SlabShape:
         tokens; None if it has none."""
         seen = self.stop + 1 - self.start
         if window is None or window >= seen:
+            self.windowed = self.windowed or window is not None
             return self._mask
+        self.windowed = True
+        if self.gaps:
+            raise ValueError("a window requires rows without gaps")
         if window not in self._masks:
             recent = (mx.arange(seen) >= seen - window)[None, None, None]
             self._masks[window] = recent if self._mask is None else self._mask & recent
@@ -123,12 +232,13 @@ class SlabKV(LayerKV):
         """Return attention's mask for `N` new columns (`SlabShape.mask` or `wide_mask`)."""
         if N == 1:
             return self.shape.mask(window_size)
-        if return_array and window_size is None:
+        mask = self.shape.wide_mask(N, window_size)
+        if return_array and isinstance(mask, str):
             return causal_mask(N, self.shape.stop - self.shape.start, None)
-        return self.shape.wide_mask(N, window_size)
+        return mask
 
     def size(self) -> int:
-        """Return the number of columns (tokens) in use."""
+        """Return the number of columns in use."""
         return self.shape.width
 
     # What the batch calls.
@@ -142,18 +252,25 @@ class SlabKV(LayerKV):
         for part, own in zip(self.parts, past, strict=True):
             part[slot : slot + 1, :, there] = own
 
-    def take(self, slot: int, length: int | None = None) -> Parts:
-        """Return copies of a row's stored parts, for its first `length` tokens (default: all)."""
+    def take(self, slot: int) -> Parts:
+        """Return copies of a row's stored parts, without gaps."""
         if not self.parts:
             raise ValueError("a slab without rows")
-        begin = self.shape.begins[slot]
-        end = self.shape.stop if length is None else begin + length
-        return tuple(mx.contiguous(part[slot : slot + 1, :, begin:end]) for part in self.parts)
+        if slot in self.shape.gaps:
+            columns = mx.array(self.shape.columns_of(slot))  # pyright: ignore[reportArgumentType]
+            return tuple(mx.take(part[slot : slot + 1], columns, axis=2) for part in self.parts)
+        past = slice(self.shape.begins[slot], self.shape.stop)
+        return tuple(mx.contiguous(part[slot : slot + 1, :, past]) for part in self.parts)
 
     def move(self, slots: Sequence[int] | None, source: slice, target: slice) -> None:
         """Copy the KV into new arrays of the shape's present size, from the columns `source` to the
         columns `target`. `slots` are the slots to keep, in their new order (None: all)."""
         self.parts = tuple(self._moved(part, slots, source, target) for part in self.parts)
+
+    def pack(self, slots: Sequence[int], rows: Sequence[PackedRow], end: int) -> None:
+        """Copy the KV of these slots into new arrays as `move` does, without gaps, so that every
+        row ends before column `end`."""
+        self.parts = tuple(self._packed(part, slots, rows, end) for part in self.parts)
 
     def clear(self) -> None:
         self.parts = ()
@@ -171,4 +288,21 @@ class SlabKV(LayerKV):
         count = min(past.shape[0], self.shape.slots)
         new = self._fresh(old)
         new[:count, :, target] = past[:count]
+        return new
+
+    def _packed(
+        self, old: mx.array, slots: Sequence[int], rows: Sequence[PackedRow], end: int
+    ) -> mx.array:
+        new = self._fresh(old)
+        for at, (slot, row) in enumerate(zip(slots, rows, strict=True)):
+            whole, rest = row.whole, row.rest
+            if not whole:
+                continue  # a hole, or the slot of a row that is about to join
+            own = old[slot : slot + 1]
+            middle = end
+            if rest is not None:
+                middle -= rest.shape[0]
+                new[at : at + 1, :, middle:end] = mx.take(own, rest, axis=2)
+            first = middle - len(whole)
+            new[at : at + 1, :, first:middle] = own[:, :, whole.start : whole.stop]
         return new

@@ -208,8 +208,8 @@ def _cost(cache: Any) -> tuple[bool, int]:
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """The features that a model showed in trials. `slabs`: a row may leave a hole in the batch.
-    `packs`: attention can read reduced-precision KV of a batch without decoding it. `verifies`: a
-    row that decodes alone can compute several columns at once and take back the last of them."""
+    `packs`: attention can read reduced-precision KV of a batch without decoding it. `verifies`:
+    several columns can be computed at once, and the last of them taken back."""
 
     batches_ragged: bool
     groups: bool
@@ -385,14 +385,13 @@ def _agree(
     """Return whether the logits are equal up to rounding; a model that raises counts as no."""
     try:
         computed = compute()
-        return all(
-            _close(logits, other, tolerance) for logits, other in zip(computed, wanted, strict=True)
-        )
+        pairs = zip(computed, wanted, strict=True)
+        return all(is_close(logits, other, tolerance) for logits, other in pairs)
     except Exception:
         return False
 
 
-def _close(logits: mx.array, other: mx.array, tolerance: float | None) -> bool:
+def is_close(logits: mx.array, other: mx.array, tolerance: float | None = None) -> bool:
     if tolerance is None:
         tolerance = TOLERANCE if other.dtype == mx.float32 else HALF_TOLERANCE
     a, b = logits.astype(mx.float32), other.astype(mx.float32)

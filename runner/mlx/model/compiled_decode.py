@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 import numpy as np
 
-from runner.mlx.kv import Codec, DecodeBatch, Parts, SlabShape
+from runner.mlx.kv import Codec, DecodeBatch, Parts
 from runner.mlx.model.kernels import KernelCache, Outlook
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.ranks.pipeline_stage import StageModel
@@ -102,11 +102,10 @@ class CompiledDecode:
     def run(self, step: Step, batch: DecodeBatch) -> mx.array:
         """Compute one step of the batch with the function `step`, and return the logits. The batch
         lends its slabs to the step and gets them back."""
-        stop = batch.shape.stop
-        begins = [stop if begin == SlabShape.HOLE else begin for begin in batch.shape.begins]
-        offset = mx.array([stop - begin for begin in begins])
-        columns = np.arange(batch.shape.room)
-        seen = (columns >= np.array(begins)[:, None, None, None]) & (columns <= stop)
+        shape = batch.shape
+        stop = shape.stop
+        offset = mx.array(shape.lengths())
+        seen = shape.valid(0, shape.room)[:, None, None] & (np.arange(shape.room) <= stop)
         mask = mx.array(seen)  # pyright: ignore[reportArgumentType]
         place = (offset, mask, mx.array([stop]))
         part = self._model if isinstance(self._model, StageModel) else None

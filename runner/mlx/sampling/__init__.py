@@ -10,7 +10,7 @@ from runner.mlx.sampling.grammar_mask import GrammarMasks
 from runner.mlx.sampling.pending_step import DrawnRows, PendingStep, result_of
 from runner.mlx.sampling.prompt_scoring import ScoredChunk, ScoredRows, score_chunks
 from runner.mlx.sampling.row import AdmittedRows, EngineRow
-from runner.mlx.sampling.token_source import ReceivingSource, SamplingSource, TokenSource
+from runner.mlx.sampling.token_source import ReceivingSource, RowDraft, SamplingSource, TokenSource
 
 __all__ = [
     "AdmittedRows",
@@ -20,6 +20,7 @@ __all__ = [
     "GrammarMasks",
     "PendingStep",
     "ReceivingSource",
+    "RowDraft",
     "SamplingSource",
     "ScoredChunk",
     "ScoredRows",

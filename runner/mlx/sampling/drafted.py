@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import mlx.core as mx
+import numpy as np
+from numpy.typing import NDArray
 
 from bus.wire.ids import TokenId
 from runner.mlx.sampling.batch_sampler import Allowed, BatchSampler, Drawn, RowDraw
@@ -40,22 +43,39 @@ def accepted(
     return list(items[:count])
 
 
-def draw_drafted(
-    draw: RowDraw,
-    drafted: Sequence[TokenId],
-    logits: mx.array,
-    vocabulary: int,
-    allowed: Allowed | None = None,
-) -> Drawn:
-    """Return the tokens of a row at len(drafted) + 1 positions, unevaluated, from logits
-    (positions, vocabulary). `draw` stays as it is until `advance`. A position after a wrong guess
-    has a token of no use. `allowed` are the tokens that a grammar allows at each position."""
-    ahead = copy.copy(draw)
-    draws = [copy.copy(ahead)]
-    for token in drafted:
-        advance(ahead, [token])
+@dataclass(frozen=True, slots=True)
+class DraftedRow:
+    """The sampling state of a row and the tokens of its draft. `allowed`: the tokens that its
+    grammar allows at each of len(drafted) + 1 positions; None: it has no grammar."""
+
+    draw: RowDraw
+    drafted: Sequence[TokenId]
+    allowed: Sequence[NDArray[np.bool_]] | None = None
+
+
+def draw_drafted(rows: Sequence[DraftedRow], logits: mx.array, vocabulary: int) -> Drawn:
+    """Return the rows' own tokens at len(drafted) + 1 positions of each row, one row after the
+    other, unevaluated, from logits (positions, vocabulary). The rows' states stay as they are until
+    `advance`. A position after a wrong guess has a token of no use."""
+    draws: list[RowDraw] = []
+    slots: list[int] = []
+    masks: list[NDArray[np.bool_]] = []
+    for row in rows:
+        if row.allowed is not None:
+            slots += range(len(draws), len(draws) + len(row.allowed))
+            masks += row.allowed
+        ahead = copy.copy(row.draw)
         draws.append(copy.copy(ahead))
-    return BatchSampler(draws, vocabulary, alike=1).draw(logits, allowed)
+        for token in row.drafted:
+            advance(ahead, [token])
+            draws.append(copy.copy(ahead))
+    allowed = None
+    if slots:
+        flags = mx.array(np.stack(masks))  # pyright: ignore[reportArgumentType]
+        allowed = Allowed(tuple(slots), flags)
+    # A plain step draws as many rows at random as these, so that it truncates them alike.
+    alike = max(1, sum(row.draw.draws for row in rows))
+    return BatchSampler(draws, vocabulary, alike=alike).draw(logits, allowed)
 
 
 def advance(draw: RowDraw, tokens: Sequence[TokenId]) -> None:

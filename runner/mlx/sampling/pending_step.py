@@ -21,7 +21,7 @@ from runner.mlx.sampling.prompt_scoring import ScoredRows
 class DrawnRows:
     """Tokens drawn together. `rows` are (index in the arrays, row, number of likeliest tokens
     requested). With a draft (`drafted`), all are of one row, at consecutive positions; those after
-    the first wrong guess are of no use."""
+    the first wrong guess are of no use. Rows that were drafted in one step share `drawn`."""
 
     drawn: Drawn
     rows: tuple[tuple[int, RowId, int], ...]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 import numpy as np
@@ -20,12 +20,51 @@ from bus.wire.ids import TokenId
 from runner.engine import RowFailure
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.sampling.batch_sampler import Allowed, BatchSampler, Drawn, RowDraw
-from runner.mlx.sampling.drafted import draw_drafted
-from runner.mlx.sampling.pending_step import PendingStep
+from runner.mlx.sampling.drafted import DraftedRow, draw_drafted
+from runner.mlx.sampling.pending_step import DrawnRows, PendingStep
 from runner.mlx.sampling.row import EngineRow
 from runner.text import DeadEnd
 
 Rows = Sequence[EngineRow | None]
+
+
+@dataclass(frozen=True, slots=True)
+class RowDraft:
+    """The tokens to verify in a step after the last token of a row, and the row's slot in the
+    batch. The row's grammar must permit them."""
+
+    slot: int
+    row: EngineRow
+    tokens: Sequence[TokenId]
+
+
+def drawn_drafts(drafts: Sequence[RowDraft], logits: mx.array, vocabulary: int) -> list[DrawnRows]:
+    """Return the tokens of all rows at all positions of their drafts, drawn together, from logits
+    (slots, positions, vocabulary). Raises DeadEnd if the grammar of a row allows no token."""
+    columns = logits.shape[1]
+    rows: list[DraftedRow] = []
+    places: list[int] = []
+    for draft in drafts:
+        tokens, allowed = draft.tokens, None
+        if draft.row.matcher is not None:
+            allowed = draft.row.matcher.allowed_along(tokens)
+            tokens = tokens[: len(allowed) - 1]
+        rows.append(DraftedRow(draft.row.draw, tokens, allowed))
+        first = draft.slot * columns
+        places += range(first, first + 1 + len(tokens))
+    flat = logits.reshape(-1, vocabulary)
+    if places != list(range(len(flat))):
+        flat = flat[mx.array(places)]
+    drawn = draw_drafted(rows, flat, vocabulary)
+    drawn_rows: list[DrawnRows] = []
+    first = 0
+    for draft, row in zip(drafts, rows, strict=True):
+        after = first + 1 + len(row.drafted)
+        top = draft.row.spec.logprobs or 0
+        listed = tuple((at, draft.row.name, top) for at in range(first, after))
+        drawn_rows.append(DrawnRows(drawn, listed, tuple(row.drafted)))
+        first = after
+    return drawn_rows
 
 
 class SamplingSource:
@@ -61,32 +100,33 @@ class SamplingSource:
         return self._sent(drawn)
 
     def draw_drafted(
-        self,
-        row: EngineRow,
-        drafted: Sequence[TokenId],
-        logits: mx.array,
-        pending: PendingStep,
-    ) -> Drawn | None:
-        """Return the row's own tokens at all positions of a draft, from logits (positions,
-        vocabulary). None if the row cannot be sampled; it then fails. A grammar row's draft must be
-        permitted. Positions after which its grammar allows no token are left out."""
+        self, drafts: Sequence[RowDraft], logits: mx.array, pending: PendingStep
+    ) -> list[DrawnRows]:
+        """Return the rows' own tokens at all positions of their drafts, from logits (slots,
+        positions, vocabulary). A row that cannot be sampled fails, and is left out. Positions after
+        which a row's grammar allows no token are left out."""
         self.write_back()
+        if any(draft.row.matcher is not None for draft in drafts):
+            self._comm.submit([logits])
+        return self._drawn_drafts(drafts, logits, pending)
+
+    def _drawn_drafts(
+        self, drafts: Sequence[RowDraft], logits: mx.array, pending: PendingStep
+    ) -> list[DrawnRows]:
         try:
-            allowed = None
-            if row.matcher is not None:
-                self._comm.submit([logits])
-                masks = row.matcher.allowed_along(drafted)
-                drafted, logits = drafted[: len(masks) - 1], logits[: len(masks)]
-                flags = mx.array(np.stack(masks))  # pyright: ignore[reportArgumentType]
-                allowed = Allowed(tuple(range(len(masks))), flags)
-            return draw_drafted(row.draw, drafted, logits, self._vocabulary, allowed)
-        except DeadEnd as error:
-            pending.failures.append(RowFailure(row.name, "internal", f"grammar: {error}"))
-            return None
+            return drawn_drafts(drafts, logits, self._vocabulary)
         except Exception as error:
-            message = f"sampling: {type(error).__name__}: {error}"
-            pending.failures.append(RowFailure(row.name, "internal", message))
-            return None
+            if len(drafts) > 1:
+                apart = [self._drawn_drafts([draft], logits, pending) for draft in drafts]
+                return [drawn for drawn_rows in apart for drawn in drawn_rows]
+            what = (
+                "grammar: " if isinstance(error, DeadEnd) else f"sampling: {type(error).__name__}: "
+            )
+            failures = (
+                RowFailure(draft.row.name, "internal", f"{what}{error}") for draft in drafts
+            )
+            pending.failures.extend(failures)
+            return []
 
     def write_back(self) -> None:
         """Write the token counts (for the penalties) of the last `draw_again` back to its rows."""
@@ -171,16 +211,13 @@ class ReceivingSource:
     draw_again = draw
 
     def draw_drafted(
-        self,
-        row: EngineRow,
-        drafted: Sequence[TokenId],
-        logits: mx.array,
-        pending: PendingStep,
-    ) -> Drawn | None:
-        """Fail the row: no group verifies drafts."""
+        self, drafts: Sequence[RowDraft], logits: mx.array, pending: PendingStep
+    ) -> list[DrawnRows]:
+        """Fail the rows: no group verifies drafts."""
         message = "a rank of a group got a draft"
-        pending.failures.append(RowFailure(row.name, "internal", message))
-        return None
+        failures = (RowFailure(draft.row.name, "internal", message) for draft in drafts)
+        pending.failures.extend(failures)
+        return []
 
     def write_back(self) -> None:
         """Do nothing: a follower's rows have no sampling state."""

@@ -6,20 +6,31 @@ position, with the random key of that position. A drafted token counts only whil
 
 from runner.schedule.drafting.choice import EXACT_TOKENS, SpeculateChoice, why_no_drafts
 from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter
-from runner.schedule.drafting.length import LENGTHS, best_length, costs_of, worth_waiting
+from runner.schedule.drafting.length import (
+    LENGTHS,
+    WAIT_SHARE,
+    best_length,
+    costs_of,
+    worth_waiting,
+)
 from runner.schedule.drafting.ngram import NgramDrafter
+from runner.schedule.drafting.together import SharedCosts, best_shared_length, chances_of
 from runner.schedule.drafting.turns import DraftTurns
 
 __all__ = [
     "EXACT_TOKENS",
     "LENGTHS",
     "LONGEST_DRAFT",
+    "WAIT_SHARE",
     "Draft",
     "DraftTurns",
     "Drafter",
     "NgramDrafter",
+    "SharedCosts",
     "SpeculateChoice",
     "best_length",
+    "best_shared_length",
+    "chances_of",
     "costs_of",
     "why_no_drafts",
     "worth_waiting",

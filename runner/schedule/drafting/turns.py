@@ -1,9 +1,12 @@
 """After which tokens of a row a draft is verified, and how long it is.
 
-Pure. The decision depends on the row's own tokens, its limits and the costs that were measured at
-load; never on the clock, on neighbours or on pauses. So a row that decodes alone is drafted in the
-same places whenever it is repeated. Where a step computes several columns, the last digits of its
-results can differ from those of a plain step; so equal places give equal text.
+Pure. For a row that decodes alone, the decision depends on its own tokens, its limits and the
+costs that were measured at load. It never depends on the clock, on neighbours or on pauses. So such
+a row is drafted in the same places whenever it is repeated. Where a step computes several columns,
+the last digits of its results can differ from those of a plain step; so equal places give equal
+text.
+
+For rows that decode together, `DraftTurns` only guesses; `runner.schedule.speculation` decides.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from bus.wire.ids import TokenId
 from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter
 from runner.schedule.drafting.length import best_length, worth_waiting
 from runner.schedule.drafting.ngram import FADES, PRIOR_WEIGHT
+from runner.schedule.drafting.together import LAG_SHARE, MOST_LAG, chances_of
 
 IMPLIED_RATE = 0.9
 """The expected rate of right tokens of an implied text, before any was counted: a model may spell
@@ -24,7 +28,8 @@ class DraftTurns:
     """The drafts of one row. `costs[i]`: the cost of a step that verifies `LENGTHS[i]` tokens, as a
     multiple of a plain step's. `follows_grammar`: the row has a grammar, so each of its tokens is
     read before the next plan, because text may be implied by it. `is_due`: a draft may follow the
-    row's last token, because that token was read before the next plan."""
+    row's last token, because that token was read before the next plan. `lag`: the plain steps that
+    the row has lost to steps with drafts of several rows; below 0: gained."""
 
     def __init__(
         self, drafter: Drafter, costs: Sequence[float], *, follows_grammar: bool = False
@@ -33,6 +38,8 @@ class DraftTurns:
         self._costs = costs
         self._follows_grammar = follows_grammar
         self._waits: bool | None = None
+        self._foreseen: tuple[float, ...] | None = None
+        self.lag = 0.0
         self._implied: Sequence[TokenId] = ()
         self._right, self._tried = IMPLIED_RATE * PRIOR_WEIGHT, PRIOR_WEIGHT
         self.is_due = follows_grammar
@@ -49,12 +56,13 @@ class DraftTurns:
             )
         return self._waits
 
-    def take(self, token: TokenId, room: int, *, is_verified: bool) -> None:
+    def take(self, token: TokenId, room: int, *, is_verified: bool, is_alone: bool = True) -> None:
         """Add the row's next token; `room` belongs to the tokens before it. `is_verified`: it comes
-        from a step with a draft, which is always read before the next plan."""
-        self.is_due = is_verified or self.waits(room)
+        from a step with a draft, which is always read before the next plan. `is_alone`: no other
+        row is in the engine."""
+        self.is_due = is_verified or (is_alone and self.waits(room))
         self._drafter.take((token,))
-        self._waits = None
+        self._waits = self._foreseen = None
         if self._implied:
             is_right = token == self._implied[0]
             self._right = FADES * self._right + is_right
@@ -70,7 +78,7 @@ class DraftTurns:
         step is expected to be better."""
         if not self.is_due:
             return None
-        draft = self._guess(room)
+        draft = self.guess(room)
         if draft is None:
             return None
         length, _ = best_length(draft.rates, 1.0, self._costs)
@@ -78,9 +86,21 @@ class DraftTurns:
             return None
         return Draft(draft.tokens[:length], draft.rates[:length], draft.source)
 
-    def _guess(self, room: int) -> Draft | None:
-        """Return the implied text if there is one, else the drafter's guess."""
+    def is_late(self, made: int) -> bool:
+        """Return whether a row that has made so many tokens has lost as much time as it may."""
+        return self.lag > MOST_LAG + LAG_SHARE * made
+
+    def guess(self, room: int) -> Draft | None:
+        """Return at most `room` tokens that may follow the last token: the implied text if there is
+        one, else the drafter's guess."""
         tokens = tuple(self._implied[: min(room, LONGEST_DRAFT)])
         if not tokens:
             return self._drafter.draft(room)
         return Draft(tokens, (self._right / self._tried,) * len(tokens), "grammar")
+
+    def foreseen(self) -> tuple[float, ...]:
+        """Return the chances (`chances_of`) of the tokens of a draft after the row's next token."""
+        if self._foreseen is None:
+            draft = self._drafter.draft(LONGEST_DRAFT)
+            self._foreseen = () if draft is None else chances_of(draft.rates)[1:]
+        return self._foreseen

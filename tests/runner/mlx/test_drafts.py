@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Sequence
@@ -14,11 +15,23 @@ from llguidance import LLMatcher
 
 from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, Sampling, TextPrompt
-from runner.engine import GrammarSpec, PrefillChunk, RowSpec, SampledToken, StepPlan
-from runner.mlx.model.draft_trial import WIDTHS
+from runner.engine import (
+    EngineFacts,
+    EntryId,
+    GrammarSpec,
+    PrefillChunk,
+    PrefixHit,
+    PrefixInsert,
+    RowId,
+    RowSpec,
+    SampledToken,
+    StepPlan,
+)
+from runner.mlx.model.draft_trial import SHARED_WIDTHS, WIDTHS
+from runner.mlx.sampling import token_source
 from runner.schedule import RowFinished, RowKey, ScheduleSettings
 from runner.text import PreparedChoice, PreparedRequest
-from tests.harness.engine import StepCosts
+from tests.harness.engine import StepCosts, drafted_tokens
 from tests.harness.families import MODELS, write_model
 from tests.harness.lora import KEYS, draw_adapter
 from tests.harness.scheduling import Loop
@@ -62,7 +75,7 @@ def verified(player: Drive, spec: RowSpec, count: int, guesses: Sequence[int], c
             TokenId(guess if chance.random() < 0.85 else chance.randrange(3, 200))
             for guess in guesses[len(made) : len(made) + length]
         ]
-        engine.issue(StepPlan(step, decode=(spec.row,), draft=tuple(draft)))
+        engine.issue(StepPlan(step, decode=(spec.row,), drafts=((spec.row, tuple(draft)),)))
         result = engine.read()
         assert not result.failures
         assert 1 <= len(result.tokens) <= len(draft) + 1
@@ -97,6 +110,158 @@ def test_spoilt_drafts_change_nothing(random_engine: Any, new_row: Any) -> None:
     assert player.engine.memory().kv_bytes == 0
 
 
+def spoilt(text: Sequence[int], length: int, chance: random.Random) -> tuple[TokenId, ...]:
+    """The first tokens of a text, some of them wrong."""
+    return tuple(
+        TokenId(token if chance.random() < 0.85 else chance.randrange(3, 200))
+        for token in text[:length]
+    )
+
+
+def verified_together(
+    player: Drive, specs: Sequence[RowSpec], texts: Sequence[Sequence[int]], chance: random.Random
+) -> tuple[dict[RowId, list[SampledToken]], int]:
+    """All tokens of rows that join one after the other, verify drafts together and sometimes step
+    plainly, pause now and then, and leave when they have said as much as their text."""
+    wanted = {spec.row: text for spec, text in zip(specs, texts, strict=True)}
+    made: dict[RowId, list[SampledToken]] = {spec.row: [] for spec in specs}
+    waiting, present, steps = list(specs), list[RowId](), itertools.count(20_000_000)
+    wide = 0
+    while waiting or present:
+        gone = tuple(row for row in present if len(made[row]) >= len(wanted[row]))
+        present = [row for row in present if row not in gone]
+        admit, chunks = (), ()
+        if waiting and (len(present) < 2 or chance.random() < 0.2):
+            spec = waiting.pop(0)
+            admit, chunks = (spec,), ((PrefillChunk(spec.row, 0, len(spec.tokens)),),)
+        decode = [row for row in present if chance.random() < 0.9]
+        drafts = ()
+        if not admit and not gone and chance.random() < 0.8:
+            drafts = tuple(
+                (row, spoilt(wanted[row][len(made[row]) :], chance.randrange(0, 9), chance))
+                for row in decode
+                if chance.random() < 0.8
+            )
+        wide += len(decode) > 1 and any(draft for _, draft in drafts)
+        player.engine.issue(
+            StepPlan(
+                next(steps),
+                release=gone,
+                admit=admit,
+                prefill=chunks,
+                decode=tuple(decode),
+                drafts=drafts,
+            )
+        )
+        result = player.engine.read()
+        assert not result.failures
+        for sampled in result.tokens:
+            made[sampled.row].append(sampled)
+        present += [spec.row for spec in admit]
+    return made, wide
+
+
+def test_spoilt_drafts_of_several_rows_change_nothing(random_engine: Any, new_row: Any) -> None:
+    player: Any = Drive(random_engine)
+    chance = random.Random(23)
+    prompts = [[chance.randrange(3, 250) for _ in range(20 + 11 * at)] for at in range(len(WAYS))]
+    pairs = list(zip(prompts, WAYS.values(), strict=True))
+    plain = [new_row(prompt, seed=11, **way) for prompt, way in pairs]
+    texts = [player.alone(spec, 30 + 7 * at) for at, spec in enumerate(plain)]
+    specs = [new_row(prompt, seed=11, **way) for prompt, way in pairs]
+    made, wide = verified_together(player, specs, texts, chance)
+    assert wide > 15
+    for before, spec, text in zip(plain, specs, texts, strict=True):
+        got = made[spec.row][: len(text)]
+        assert [sampled.token for sampled in got] == text
+        for alone, drafted in zip(player.tokens[before.row], got, strict=False):
+            assert alone.logprob == pytest.approx(drafted.logprob, abs=1e-4, nan_ok=True)
+            assert [token for token, _ in alone.top] == [token for token, _ in drafted.top]
+    assert player.engine.memory().kv_bytes == 0
+
+
+def test_a_row_that_comes_back_into_a_hole_keeps_its_own_tokens(
+    random_engine: Any, new_row: Any
+) -> None:
+    player: Any = Drive(random_engine)
+    prompts = [[3 + n * step % 200 for n in range(20)] for step in (5, 7)]
+    wanted = [player.alone(new_row(prompt), 12) for prompt in prompts]
+    rows = [new_row(prompt) for prompt in prompts]
+    first, second = names = tuple(row.row for row in rows)
+    player.step(admit=tuple(rows), prefill=tuple((PrefillChunk(name, 0, 20),) for name in names))
+    player.step(decode=names)
+    player.step(decode=(second,))
+    player._read()
+    for draft in ((), tuple(map(TokenId, wanted[1][4:7]))):
+        player.step(decode=names, drafts=((second, draft),))
+        player._read()
+    assert player.ids(first) == wanted[0][:4]
+    assert player.ids(second) == wanted[1][:8]
+    player.finish(*names)
+
+
+def test_the_kept_prefix_of_a_row_with_gaps_is_whole(random_engine: Any, new_row: Any) -> None:
+    player: Any = Drive(random_engine)
+    prompts = [[3 + n * step % 200 for n in range(20)] for step in (5, 7)]
+    wanted = player.alone(new_row(prompts[0]), 40)
+    rows = [new_row(prompt) for prompt in prompts]
+    chunks = tuple((PrefillChunk(row.row, 0, 20),) for row in rows)
+    player.step(admit=tuple(rows), prefill=chunks)
+    player._read()
+    names = tuple(row.row for row in rows)
+    for _ in range(3):  # the drafts of the second row are right, of the first wrong
+        at = len(player.ids(names[1]))
+        right = player.alone(new_row(prompts[1]), at + 6)[at:]
+        drafts = ((names[1], tuple(map(TokenId, right))),)
+        player.step(decode=names, drafts=drafts)
+        player._read()
+    assert len(player.ids(names[1])) >= 19 and len(player.ids(names[0])) == 4
+    length = 20 + 3
+    player.step(insert=(PrefixInsert(names[0], EntryId(1), length),))
+    player.finish(*names)
+    begun = new_row([*prompts[0], *wanted[:4]], made=4)
+    hit = PrefixHit(begun.row, EntryId(1), length)
+    player.step(admit=(begun,), hits=(hit,), prefill=((PrefillChunk(begun.row, length, 24),),))
+    for _ in range(20):
+        player.step(decode=(begun.row,))
+    player.step(release=(begun.row,), evict=(EntryId(1),))
+    player._read()
+    assert player.ids(begun.row) == wanted[4:25]
+    assert not player.failures
+
+
+def test_a_row_that_cannot_be_sampled_fails_alone_in_a_draft(
+    random_engine: Any, new_row: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player: Any = Drive(random_engine)
+    prompt = [3 + n * 5 % 200 for n in range(20)]
+    wanted = player.alone(new_row(prompt), 20)
+    rows = [new_row(prompt, seed=seed) for seed in (1, 2, 3)]
+    names = tuple(row.row for row in rows)
+    chunks = tuple((PrefillChunk(name, 0, 20),) for name in names)
+    player.step(admit=tuple(rows), prefill=chunks)
+    player._read()
+    draw = token_source.draw_drafted
+
+    def refuses(rows: Any, logits: Any, vocabulary: int) -> Any:
+        if any(row.draw.seed == 2 for row in rows):
+            raise RuntimeError("no such luck")
+        return draw(rows, logits, vocabulary)
+
+    monkeypatch.setattr(token_source, "draw_drafted", refuses)
+    for _ in range(3):
+        at = len(player.ids(names[0]))
+        draft = tuple(map(TokenId, wanted[at : at + 3]))
+        present = tuple(name for name in names if name not in player.failures)
+        player.step(decode=present, drafts=((names[0], draft), (names[1], draft)))
+        player._read()
+    assert player.failures.pop(names[1]).message == "sampling: RuntimeError: no such luck"
+    assert not player.failures
+    assert player.ids(names[0]) == wanted[: len(player.ids(names[0]))]
+    assert player.ids(names[2]) == wanted[:4]
+    player.finish(*names)
+
+
 def test_a_draft_beside_an_unread_step_is_ignored(random_engine: Any, new_row: Any) -> None:
     player: Any = Drive(random_engine)
     prompt = [3 + n * 7 % 200 for n in range(20)]
@@ -104,7 +269,8 @@ def test_a_draft_beside_an_unread_step_is_ignored(random_engine: Any, new_row: A
     row = new_row(prompt)
     player.step(admit=(row,), prefill=((PrefillChunk(row.row, 0, 20),),))
     for at in range(11):  # `step` leaves one step unread
-        player.step(decode=(row.row,), draft=tuple(map(TokenId, wanted[at + 1 : at + 5])))
+        draft = tuple(map(TokenId, wanted[at + 1 : at + 5]))
+        player.step(decode=(row.row,), drafts=((row.row, draft),))
     player.finish(row.row)
     assert player.ids(row.row) == wanted
 
@@ -125,7 +291,8 @@ def test_a_draft_after_neighbours_left_and_across_the_end_of_the_slab(
     player.finish(names[0], names[2])
     while len(player.ids(middle)) < 130:
         at = len(player.ids(middle))
-        player.step(decode=(middle,), draft=tuple(map(TokenId, wanted[at : at + 9])))
+        draft = tuple(map(TokenId, wanted[at : at + 9]))
+        player.step(decode=(middle,), drafts=((middle, draft),))
         player._read()
     assert player.ids(middle)[:130] == wanted
     player.step(admit=(late := new_row(prompt),), prefill=((PrefillChunk(late.row, 0, 20),),))
@@ -142,6 +309,11 @@ def test_a_trial_measures_every_width_and_compares_bits(
     engine = load(model_folder("qwen3"), drafts=True)
     widths, costs = zip(*engine.facts.draft_costs, strict=True)
     assert widths == WIDTHS and list(costs) == sorted(costs) and costs[0] >= 1.0
+    shared = dict(engine.facts.shared_draft_costs)
+    assert shared.keys() == SHARED_WIDTHS.keys()
+    for rows, pairs in shared.items():
+        widths, costs = zip(*pairs, strict=True)
+        assert widths == SHARED_WIDTHS[rows] and list(costs) == sorted(costs) and costs[0] >= 1.0
     assert engine.memory().kv_bytes == 0
     if not engine.facts.extra["drafts_exactly"]:
         return
@@ -179,11 +351,15 @@ def asked(name: str, tokens: Sequence[int], sampling: Sampling, **parts: Any) ->
 
 
 def played(
-    engine: Any, drafts: bool, *requests: PreparedRequest, late_at: int = 0
+    engine: Any,
+    drafts: bool,
+    *requests: PreparedRequest,
+    late_at: int = 0,
+    facts: EngineFacts | None = None,
 ) -> tuple[Loop, list[tuple[list[int], str, int]]]:
     """Play requests through a scheduler; those after the first come after `late_at` steps. Return
     what each made, its finish reason, and its counted tokens."""
-    loop = Loop(engine.facts, ScheduleSettings(drafts=drafts), StepCosts())
+    loop = Loop(facts or engine.facts, ScheduleSettings(drafts=drafts), StepCosts())
     loop.engine = engine
     loop.submit(requests[0])
     for _ in range(late_at):
@@ -222,7 +398,7 @@ def test_a_scheduled_row_is_the_same_with_and_without_drafts(tiny: Any) -> None:
         predicted = replace(case, prediction_tokens=tuple(map(TokenId, spoilt)))
         loop, got = played(tiny, True, predicted)
         assert got == wanted
-        guessed += sum(len(plan.draft) for plan in loop.plans)
+        guessed += sum(map(drafted_tokens, loop.plans))
         stops = frozenset({text[len(text) // 2]})
         (cut, finish, count), *_ = played(tiny, True, replace(predicted, stop_token_ids=stops))[1]
         assert cut == text[: text.index(min(stops)) + 1] and count == len(cut)
@@ -297,8 +473,54 @@ def test_a_row_that_joins_during_drafts_leaves_both_texts_alone(tiny: Any) -> No
     _, plain = played(tiny, False, first, second, late_at=9)
     loop, drafted = played(tiny, True, predicted, second, late_at=9)
     assert drafted == plain
-    assert any(plan.draft for plan in loop.plans)
+    assert any(plan.drafts for plan in loop.plans)
     assert any(len(plan.decode) == 2 for plan in loop.plans)
+
+
+def test_scheduled_rows_that_decode_together_are_the_same_with_and_without_drafts(
+    tiny: Any, grammar: GrammarSpec
+) -> None:
+    """Prompts that repeat themselves, predictions that are wrong in part, and a schema."""
+    chance = random.Random(9)
+    cases = [
+        asked(
+            "greedy",
+            [chance.randrange(300, 900) for _ in range(24)] * 2,
+            Sampling(temperature=0.0),
+            max_tokens=24,
+        ),
+        asked(
+            "penalties",
+            [chance.randrange(300, 900) for _ in range(30)],
+            Sampling(temperature=0.3, frequency_penalty=0.1, repetition_penalty=1.05),
+            max_tokens=34,
+        ),
+        replace(
+            asked(
+                "json",
+                [400 + n * 7 % 90 for n in range(12)],
+                Sampling(temperature=1.0),
+                max_tokens=30,
+                stop_token_ids=frozenset(tiny.facts.eos_token_ids),
+            ),
+            grammar=grammar,
+        ),
+    ]
+    _, wanted = played(tiny, False, *cases)
+    predicted = [
+        replace(
+            case,
+            prediction_tokens=tuple(
+                TokenId(token if at % 11 else token + 1) for at, token in enumerate(text)
+            ),
+        )
+        for case, (text, _, _) in zip(cases, wanted, strict=True)
+    ]
+    cheap = tuple((rows, ((17, 2.0),)) for rows in SHARED_WIDTHS)
+    facts = replace(tiny.facts, shared_draft_costs=cheap, draft_costs=((33, 2.0),))
+    loop, got = played(tiny, True, *predicted, facts=facts)
+    assert got == wanted
+    assert sum(len(plan.drafts) > 1 for plan in loop.plans) > 3
 
 
 def test_a_row_with_an_adapter_is_verified_with_it(

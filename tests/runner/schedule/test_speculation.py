@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from bus.wire.ids import RequestId, TokenId
 from runner.engine import RowId
 from runner.schedule.rows import RowFailed, RowFinished, RowKey
 from runner.schedule.table import ScheduleSettings
-from tests.harness.engine import FakeEngine, FakeRow, StepCosts, facts
+from tests.harness.engine import FakeEngine, FakeRow, StepCosts, drafted_tokens, facts
 from tests.harness.scheduling import Loop, prepared
 
 ON = ScheduleSettings(drafts=True)
@@ -25,16 +26,24 @@ class Copier(FakeEngine):
     """Repeats its prompt, with a wrong token now and then: a text that drafts help with."""
 
     every: int = 7
+    free: frozenset[int] = frozenset()
+    """Rows, counted from 0, that do not repeat anything."""
 
     def choose(self, row: FakeRow) -> TokenId:
+        if row.spec.row - 1 in self.free:
+            return super().choose(row)
         made, prompt = len(row.tokens) - row.prompt_tokens, row.spec.tokens[: row.prompt_tokens]
         if self.every and made % self.every == self.every - 1:
             return TokenId(50 + (made * 7 + row.spec.seed) % 13)
         return prompt[made % len(prompt)]
 
 
+SHARED = ((2, ((33, 5.0),)), (4, ((33, 7.0),)))
+"""What steps of two and of four rows cost; 33 columns cost little."""
+
+
 def loop_of(how: ScheduleSettings, every: int = 7, **costs: float) -> Loop:
-    loop = Loop(facts(verifies=True), how, StepCosts(**costs))
+    loop = Loop(facts(verifies=True, shared_draft_costs=SHARED), how, StepCosts(**costs))
     loop.engine = Copier(loop.facts, loop.costs, every=every)
     return loop
 
@@ -62,11 +71,69 @@ def test_a_copied_text_takes_fewer_steps_and_is_the_same() -> None:
     assert plain.cost.drafts.drafts == 0
 
 
+def test_rows_that_decode_together_take_fewer_steps_and_are_the_same() -> None:
+    made, steps = [], []
+    for how in (ScheduleSettings(), replace(ON, drafts_together=False), ON):
+        loop = loop_of(how, every=20)
+        for at in range(4):
+            text = [(token + at) % 60 + 2 for token in PHRASE]
+            loop.submit(prepared(f"r{at}", text * 3, max_tokens=120 + at))
+        loop.run()
+        made.append(loop.made)
+        steps.append(len(loop.plans))
+        together = any(plan.drafts for plan in loop.plans if len(plan.decode) > 1)
+        assert together == (how.drafts and how.drafts_together)
+    assert made[0] == made[1] == made[2]
+    assert steps[2] < 0.6 * steps[1] < 0.7 * steps[0]
+    for at in range(4):
+        end = loop.ends[key(f"r{at}")]
+        assert isinstance(end, RowFinished)
+        assert 0 < end.cost.drafts.accepted <= end.cost.drafts.drafted
+        assert end.cost.completion_tokens == 120 + at
+
+
+def test_rows_beside_a_prompt_decode_plainly_and_are_drafted_after_it() -> None:
+    loop = loop_of(replace(ON, prefill_tokens=16, first_chunk_tokens=16), every=0)
+    for at in range(2):
+        loop.submit(prepared(f"r{at}", [token + at for token in PHRASE] * 3, max_tokens=300))
+    while sum(bool(plan.drafts) for plan in loop.plans) < 3:
+        loop.turn()
+    loop.submit(prepared("late", [2 + n * 7 % 61 for n in range(200)], max_tokens=40))
+    before = len(loop.plans)
+    while key("late") not in loop.made:
+        loop.turn()
+    chunks = [at for at, plan in enumerate(loop.plans) if plan.prefill and at >= before]
+    assert len(chunks) > 3
+    # Between two chunks as well: a step with drafts would delay the prompt.
+    assert not any(plan.drafts for plan in loop.plans[chunks[0] : chunks[-1] + 1])
+    after = len(loop.plans)
+    loop.run()
+    assert any(plan.drafts for plan in loop.plans[after:])
+
+
+def test_a_row_of_free_text_hardly_waits_for_neighbours_that_copy() -> None:
+    """It may lose a few steps, and a twentieth."""
+    costs = {"decode_fixed_s": 0.01, "decode_row_s": 0.0, "column_s": 0.0005}
+    took = []
+    for how in (ScheduleSettings(), ON):
+        loop = Loop(
+            facts(verifies=True, shared_draft_costs=((4, ((33, 7.4),)),)), how, StepCosts(**costs)
+        )
+        loop.engine = Copier(loop.facts, loop.costs, every=0, free=frozenset({3}))
+        for at in range(4):
+            text = [(token + at) % 60 + 2 for token in PHRASE]
+            loop.submit(prepared(f"r{at}", text * 3, max_tokens=200))
+        loop.run()
+        took.append(loop.token_at[key("r3")][-1] - loop.token_at[key("r3")][0])
+        assert any(len(plan.decode) == 4 and plan.drafts for plan in loop.plans) == how.drafts
+    assert took[1] < 1.05 * took[0] + 12 * 0.01
+
+
 def test_free_text_is_never_drafted_and_stays_one_step_ahead() -> None:
     loop = Loop(facts(verifies=True), ON)
     loop.submit(prepared("a", [2 + n * 7 % 61 for n in range(30)], max_tokens=60))
     loop.run()
-    assert sum(bool(plan.draft) for plan in loop.plans) <= 3
+    assert sum(bool(plan.drafts) for plan in loop.plans) <= 3
 
 
 def test_no_draft_that_costs_more_than_it_saves_is_verified() -> None:
@@ -74,7 +141,7 @@ def test_no_draft_that_costs_more_than_it_saves_is_verified() -> None:
     loop.engine = Copier(loop.facts, loop.costs)
     loop.submit(prepared("a", PHRASE * 3, max_tokens=300))
     loop.run()
-    assert not any(plan.draft for plan in loop.plans)
+    assert not any(plan.drafts for plan in loop.plans)
     assert len(loop.made[key("a")]) == 300
 
 
@@ -83,7 +150,7 @@ def test_drafts_stop_where_the_last_digits_could_differ() -> None:
     loop.submit(prepared("a", PHRASE * 3, max_tokens=120))
     loop.run()
     assert loop.made[key("a")] == (PHRASE * 12)
-    assert 15 < sum(len(plan.draft) for plan in loop.plans) <= 30
+    assert 15 < sum(map(drafted_tokens, loop.plans)) <= 30
 
 
 @given(st.randoms(use_true_random=False), st.integers(3, 25))
@@ -92,7 +159,7 @@ def test_a_row_alone_is_drafted_in_the_same_places_whatever_steps_take(
     chance: random.Random, every: int
 ) -> None:
     """Equal places give equal last digits, so the text of a request is repeatable."""
-    told: list[list[tuple[int, ...]]] = []
+    told: list[list[Any]] = []
     for disturbed in (False, True):
         loop = loop_of(ON, every, column_s=0.02 * chance.random(), decode_row_s=chance.random())
         loop.submit(prepared("a", PHRASE * 3, max_tokens=150))
@@ -104,7 +171,7 @@ def test_a_row_alone_is_drafted_in_the_same_places_whatever_steps_take(
                 loop.scheduler.resume(key("a"))
             if not loop.turn():
                 loop.now += 0.01
-        told.append([tuple(plan.draft) for plan in loop.plans if plan.draft])
+        told.append([plan.drafts for plan in loop.plans if plan.drafts])
     assert told[0] == told[1] and told[0]
 
 
@@ -113,7 +180,7 @@ def test_other_models_get_no_drafts() -> None:
     loop.engine = Copier(loop.facts, loop.costs)
     loop.submit(prepared("a", PHRASE * 3, max_tokens=60))
     loop.run()
-    assert not any(plan.draft for plan in loop.plans)
+    assert not any(plan.drafts for plan in loop.plans)
 
 
 def test_a_prediction_is_drafted_from_the_first_token_on() -> None:
@@ -203,7 +270,7 @@ def test_the_same_tokens_among_arrivals_cancels_pauses_and_little_memory(
 def test_a_row_that_fails_in_a_draft_fails_once() -> None:
     loop = loop_of(ON, every=0)
     loop.submit(prepared("a", PHRASE * 3, max_tokens=100))
-    while not any(plan.draft for plan in loop.plans):
+    while not any(plan.drafts for plan in loop.plans):
         loop.turn()
     loop.engine.failing.add(RowId(1))
     loop.run()

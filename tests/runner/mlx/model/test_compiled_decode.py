@@ -73,6 +73,29 @@ def test_holes_and_large_batches_are_no_trouble(engine):
     assert traced > 0
 
 
+def test_a_trace_leaves_out_the_gaps_that_drafts_left(engine):
+    model = engine("qwen3")._forward._model
+    shape = measure(model)
+    trace = CompiledDecode(model, shape.readers(packed=False))
+    step = trace.trace()
+    batches = [batch_of(model, shape, (20, 6)) for _ in range(2)]
+    for counts in ((4, 1), (1, 3), (2, 2)):
+        logits = []
+        for batch, is_traced in zip(batches, (True, False), strict=True):
+            batch.open_step(4)
+            mx.eval(model(mx.array([[5, 6, 7, 8], [9, 10, 11, 12]]), cache=batch.caches()))
+            batch.close_draft(batch.tokens, counts)
+            batch.open_step()
+            if is_traced:
+                logits.append(trace.run(step, batch))
+            else:
+                logits.append(model(batch.tokens[:, None], cache=batch.caches())[:, -1])
+            mx.eval(logits)
+            batch.close_step(batch.tokens)
+        assert mx.allclose(*logits, atol=1e-4)
+    assert batches[0].shape.gaps.keys() == {0, 1}
+
+
 def test_few_traces_are_kept(engine, monkeypatch):
     monkeypatch.setattr("runner.mlx.model.compiled_decode.KEPT_LAYERS", 1)
     model = engine("qwen3")._forward._model
