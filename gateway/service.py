@@ -29,7 +29,7 @@ from bus.wire.ids import Boot, RequestId, request_id
 from gateway.access import AskingClients
 from gateway.cluster import Cluster, short_name
 from gateway.dialects.encode import json_bytes
-from gateway.exchange import EndedRequests, Parts, call_refusal
+from gateway.exchange import EndedRequests, OpenStreams, Parts, StreamFolder, call_refusal
 from gateway.fetching import open_tools, providers
 from gateway.records import AllRecords, Application, open_all
 from gateway.requests.dispatcher import Dispatcher
@@ -74,6 +74,7 @@ class HttpService:
     def end_all(self) -> None:
         """End every open request with an error now; jobs return to the queue."""
         self.records.job_runner.leave()
+        self.parts.streams.leave()
         self.parts.dispatcher.fail_all("model_unavailable", LEAVES)
         self.parts.provided.stop_all(providers.ProviderFailed("shutdown", LEAVES))
 
@@ -86,6 +87,7 @@ class HttpService:
         self.end_all()
         self.watch.close()
         self.parts.dispatcher.close()
+        self.parts.streams.close()
         await self.parts.provided.connections.close()
         self.cluster.close()
         self.records.of_node.close()
@@ -149,6 +151,7 @@ def build_service(
         provided=provided,
         clients=clients,
         tasks=open_tasks(options.tasks_file, reactor, log, tells=near.number == 0),
+        streams=OpenStreams(reactor, StreamFolder(Path(options.endpoints.folder) / "streams", log)),
         tools=open_tools(options, log),
         tracing=sampler_of(options, lambda: cluster.bus.state.trace_ratio, random.random),
         counters=counters,
@@ -163,6 +166,7 @@ def build_service(
             options=options,
         ),
     )
+    near.answer(table.READ_STREAM, parts.streams.read_for)
     watch = Watch(options, cluster.bus, cluster.readings, counters, near, json_bytes)
     return HttpService(cluster, parts, records, watch, boot)
 

@@ -88,6 +88,7 @@ RESUME_PULL = TypedCall("pull.resume", models.ResumePull, models.PullResult, "ad
 # between the HTTP processes of one node
 STOP_HERE = TypedCall("process.stop", processes.StopHere, Done, "process")
 STOP_ANSWER_HERE = TypedCall("process.stop_answer", processes.StopAnswerHere, Done, "process")
+READ_STREAM = TypedCall("process.stream", processes.ReadStream, processes.StreamRead, "process")
 READ_OPEN_REQUESTS = TypedCall(
     "process.requests", processes.ReadOpenRequests, processes.OpenRequestsRead, "process"
 )

@@ -94,7 +94,12 @@ class CancelRouter:
         number = process_of(call.request, self._calls.node)
         if number is None or number >= self._processes:
             return Done(done=False)
-        reply = await self._near.ask(number, STOP_HERE, StopHere(request=call.request))
+        stop = StopHere(request=call.request)
+        reply = await self._near.ask(number, STOP_HERE, stop)
         if reply is None:
             raise OwnerSilent(f"HTTP process {number} of this node", PROCESS_ANSWER_S, LOST)
-        return reply
+        if reply.done or self._processes == 1:
+            return reply
+        # a stream that its client reads again may have moved to another process
+        replies = await self._near.ask_each(self._processes, STOP_HERE, stop)
+        return Done(done=any(each.done for each in replies.values()))

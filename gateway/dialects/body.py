@@ -37,19 +37,19 @@ _BY_FIELD = "union_by_"
 """A prefix of error types. An error of such a type concerns the field that decides which member of
 a union an object is."""
 MAX_PATH = 200
-"""Most characters of a path in a refusal. Clients choose the names of fields, so that a path may be
-of any length."""
+"""Most characters of a path in a refusal. Clients choose the names of fields, at any length."""
 EXTRAS: Mapping[str, str] = {
     "x_client_id": "1 to 200 characters; API keys, and the clients of each key, share rows fairly",
     "x_cooldown": "seconds for which the client's next request is refused; at most 7 days",
     "x_priority": "a word or a number from 0 to 1000; lower goes first",
+    "x_reattach_s": "seconds for which a client that left may read its stream again; at most 300",
     "x_resume": "false: the answer ends with an error if its runner dies",
     "x_stay_warm": "seconds to keep the model afterwards; at most 7 days",
     "x_timeout_s": "deadline in seconds, above 0; at most 7 days",
     "x_trace": "true: record a trace of the request",
 }
 """Descriptions of shoal's own fields, which every body may have."""
-MAX_SECONDS = 7 * 24 * 3600.0
+MAX_SECONDS, MOST_REATTACH_S = 7 * 24 * 3600.0, 300.0
 _BETWEEN = bytes(set(range(256)) - set(b'",:[{'))
 """All byte values except the separators of JSON values and the bytes that open a text, an array or
 an object."""
@@ -212,6 +212,7 @@ def take_extras(fields: dict[str, Any]) -> Extras:
         timeout_s=_seconds("x_timeout_s", fields, above=0.0),
         trace=_truth("x_trace", fields, default=False),
         resume=_truth("x_resume", fields, default=True),
+        reattach_s=_seconds("x_reattach_s", fields, above=0.0, most=MOST_REATTACH_S),
     )
 
 
@@ -309,10 +310,8 @@ def _translate(error: ValidationError, within: str) -> NoReturn:
 
 
 def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
-    """Raise BadRequest that names the NaN or infinity in a body that is otherwise valid JSON.
-
-    For every other fault, raise BadRequest with the parser's own message.
-    """
+    """Raise BadRequest that names the NaN or infinity in a body that is otherwise valid JSON, or
+    has the parser's own message."""
     refusal = BadRequest(f"the request body is not valid JSON: {error}")
     if not any(word in body for word in (b"NaN", b"Infinity")):
         raise refusal from error
@@ -344,9 +343,9 @@ def _odd_number(value: Any) -> str | None:
 def _check_counts(body: bytes, limits: Limits) -> None:
     """Count a body's values outside of its strings. Raises BadRequest if there are too many.
 
-    This check comes before parsing. As Python objects, millions of values take seconds and
-    gigabytes, and the parser blocks the process meanwhile. The check needs only a few passes over
-    the bytes: once escaped quotes are removed, every second piece between quotes is text.
+    This check comes before parsing, which takes seconds and gigabytes for millions of values. It
+    needs only a few passes over the bytes: once escaped quotes are removed, every second piece
+    between quotes is text.
     """
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _BETWEEN)
     texts = plain.count(b'"') // 2
@@ -389,12 +388,13 @@ def _priority(value: Any) -> int:
     raise BadRequest(text, field="x_priority")
 
 
-def _seconds(name: str, taken: dict[str, Any], *, above: float = -1.0) -> float | None:
-    value = taken.pop(name, None)
-    if value is None:
+def _seconds(
+    name: str, taken: dict[str, Any], *, above: float = -1.0, most: float = MAX_SECONDS
+) -> float | None:
+    if (value := taken.pop(name, None)) is None:
         return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
-        if max(0.0, above) <= seconds <= MAX_SECONDS and seconds > above:
-            return seconds
-    raise BadRequest(f"{name} must be a number of seconds, at most 7 days", field=name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and max(0.0, above) <= value <= most and value > above:
+        return float(value)
+    limit = "7 days" if most == MAX_SECONDS else f"{most:g}"
+    raise BadRequest(f"{name} must be a number of seconds, at most {limit}", field=name)

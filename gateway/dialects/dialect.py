@@ -74,9 +74,10 @@ class Extras:
 
     `keep_alive_s` is infinite for "for ever". `says_priority`: the body sets the priority, so no
     client profile or model card changes it. The next request is refused for `cooldown_s` after this
-    one. `resume`: the answer outlives its runner. `ignored` are the paths of unknown fields, which
-    had no effect. `for_thinking` are the paths of fields that have an effect only in thinking
-    models.
+    one. `resume`: the answer outlives its runner. `reattach_s`: for how long a client that left may
+    read its stream again; None: the request ends with its connection. `ignored` are the paths of
+    unknown fields, which had no effect. `for_thinking` are the paths of fields that have an effect
+    only in thinking models.
     """
 
     client_id: str | None = None
@@ -87,6 +88,7 @@ class Extras:
     timeout_s: float | None = None
     trace: bool = False
     resume: bool = True
+    reattach_s: float | None = None
     keep_alive_s: float | None = None
     ignored: tuple[str, ...] = ()
     for_thinking: tuple[str, ...] = ()

@@ -15,21 +15,38 @@ from gateway.exchange.parts import Parts
 from gateway.exchange.pipeline import Pipeline
 from gateway.exchange.reading import read_aside
 from gateway.exchange.record import EndedRequests
-from gateway.exchange.stages import STAGES, Part, StageRow, grouped
+from gateway.exchange.stages import STAGES, TAKEN_OVER, Part, StageRow, grouped
+from gateway.exchange.streams import (
+    TAKEN_OVER_COMMENT,
+    EventsGone,
+    LastingStream,
+    OpenStream,
+    OpenStreams,
+    StreamFolder,
+    StreamHead,
+)
 
 __all__ = [
     "STAGES",
+    "TAKEN_OVER",
+    "TAKEN_OVER_COMMENT",
     "Asked",
     "ClientWatch",
     "EndedRequests",
+    "EventsGone",
     "Flow",
     "HttpSide",
+    "LastingStream",
+    "OpenStream",
+    "OpenStreams",
     "Part",
     "Parts",
     "Pipeline",
     "Reply",
     "Running",
     "StageRow",
+    "StreamFolder",
+    "StreamHead",
     "call_refusal",
     "fault_of",
     "found_answer",

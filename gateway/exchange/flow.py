@@ -16,6 +16,7 @@ from bus.wire.shares import Sharer
 from gateway.dialects.dialect import Parsed, WholeDialect
 from gateway.dialects.faults import HttpFault
 from gateway.exchange.headers import Reply
+from gateway.exchange.streams import LastingStream
 from gateway.records import JobRun, Kind
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.tasks import Attempt, CandidateOrder
@@ -77,6 +78,11 @@ class HttpSide(Protocol):
     watch: ClientWatch
 
     @property
+    def path(self) -> str:
+        """Return the path of the request."""
+        ...
+
+    @property
     def reply(self) -> Reply:
         """Return the head and the body of the answer."""
         ...
@@ -94,9 +100,11 @@ class HttpSide(Protocol):
         """Return the headers of the request; names are in lower case."""
         ...
 
-    def stream(self, pieces: AsyncGenerator[bytes], content_type: str, running: Running) -> None:
-        """Answer with these pieces, as a stream. If no piece is ever read, because the client has
-        disconnected, end `running`."""
+    def stream(
+        self, pieces: AsyncGenerator[bytes], content_type: str, at_end: Callable[[], None]
+    ) -> None:
+        """Answer with these pieces, as a stream. Call `at_end` when the answer is over, also if no
+        piece is ever read because the client has disconnected."""
         ...
 
     async def run_in_background(self, parsed: Parsed) -> None:
@@ -189,6 +197,7 @@ class Flow:
     - `parsed`: the body as it is answered; `UNPARSED` until it is parsed.
     - `profile`: the client's; None if it has none.
     - `is_limited`: the client may be in its cooldown or at a limit. `is_admitted`: it is not.
+    - `lasting`: set if the client may read the stream again.
     - `cooldown_s`: the client's cooldown after this request.
     - `traced`: why it is traced; empty if it is not.
     - `owner`: the owner id of a stored answer.
@@ -214,6 +223,7 @@ class Flow:
     since_at: float | None = None
     parsed: Parsed = UNPARSED
     profile: ClientProfile | None = None
+    lasting: LastingStream | None = None
     is_limited: bool = False
     is_admitted: bool = False
     cooldown_s: float = 0.0

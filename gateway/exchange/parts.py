@@ -18,6 +18,7 @@ from gateway.cluster import Cluster
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.unknown_fields import labels_of
 from gateway.exchange.record import EndedRequests
+from gateway.exchange.streams import OpenStreams
 from gateway.fetching import WebTools, providers
 from gateway.records import AllRecords
 from gateway.requests.body_budget import BodyBudget
@@ -33,7 +34,7 @@ from gateway.view.options import Options
 class Parts:
     """The parts of one HTTP process that answer requests. `ids` makes the ids of requests;
     `running` counts exchanges whose last byte is not sent yet; `provided` has the open answers of
-    providers."""
+    providers, `streams` the streams that outlive their connections."""
 
     options: Options
     reactor: AsyncioReactor
@@ -50,6 +51,7 @@ class Parts:
     metrics: Metrics
     ended_requests: EndedRequests
     provided: providers.OpenAnswers
+    streams: OpenStreams
     bodies: BodyBudget = field(default_factory=BodyBudget)
     running: int = 0
 

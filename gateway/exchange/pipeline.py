@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 from bus.process.clock import wall
@@ -26,7 +27,7 @@ from gateway.dialects.dialect import (
 from gateway.dialects.faults import HttpFaultRaised, internal
 from gateway.exchange.answering import comments_before, outcome_of
 from gateway.exchange.errors import fault_of
-from gateway.exchange.features import try_in_order
+from gateway.exchange.features import stream_on, try_in_order
 from gateway.exchange.flow import Flow
 from gateway.exchange.parts import Parts
 from gateway.exchange.spilling import is_returned
@@ -68,8 +69,12 @@ class Pipeline:
             if self.flow.parsed.stream:
                 dialect = cast(Dialect, self.flow.head.dialect)
                 self.flow = replace(self.flow, is_streamed=True)
-                content_type = dialect.stream_content_type
-                self.flow.http.stream(self._streamed(dialect), content_type, running)
+                pieces, content_type = self._streamed(dialect), dialect.stream_content_type
+                if self.flow.lasting is None:
+                    end = partial(running.end, "client_closed")
+                    self.flow.http.stream(pieces, content_type, end)
+                else:
+                    stream_on(self._parts, self.flow, pieces)
             else:
                 await self._run("warm", "keep", "record")
 
@@ -111,14 +116,15 @@ class Pipeline:
         try:
             async for comment in self._before():
                 yield comment
-            inbox = self.flow.exchange.inbox
+            inbox, lasting = self.flow.exchange.inbox, self.flow.lasting
             renderer = dialect.stream(self._counted(), load_s=inbox.load_s)
             dated = renderer if isinstance(renderer, DatedRenderer) else None
             await self._run("warm")
             if inbox.fault is None and not inbox.abandoned:
                 yield renderer.open()
+            take = partial(lasting.take, self.flow.exchange) if lasting else inbox.take
             while not inbox.abandoned:
-                entries = await inbox.take()
+                entries = await take()
                 if dated is not None:
                     dated.at(wall())
                 piece = renderer.render(entries) if entries else b""

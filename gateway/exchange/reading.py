@@ -32,8 +32,10 @@ async def read(parts: Parts, flow: Flow) -> Flow:
 
 
 async def parse(parts: Parts, flow: Flow) -> Flow:
-    """Parse the body."""
+    """Parse the body. A body whose stream may be read again stays in memory until it is written."""
     parsed = await parsed_body(parts, flow, flow.body)
+    if parsed.extras.reattach_s is not None:
+        return replace(flow, parsed=parsed)
     parts.bodies.give_back(len(flow.body))
     return replace(flow, parsed=parsed, body=b"")
 

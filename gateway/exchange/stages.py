@@ -26,6 +26,7 @@ from gateway.exchange.features import (
     choose_trace,
     cut,
     keep,
+    let_reattach,
     load_or_unload,
     make_out,
     provide,
@@ -34,6 +35,7 @@ from gateway.exchange.features import (
     resolve,
     run_in_background,
     stay_warm,
+    take_over,
 )
 from gateway.exchange.flow import Flow
 from gateway.exchange.parts import Parts
@@ -89,6 +91,7 @@ STAGES = (
     StageRow("trace", "candidate", choose_trace, _may_be_traced),
     StageRow("wait_for_models", "candidate", wait_for_models),
     StageRow("report_ignored", "candidate", report_ignored, _has_unheeded),
+    StageRow("reattach", "candidate", let_reattach, attrgetter("parsed.extras.reattach_s")),
     StageRow("load", "candidate", load_or_unload, _is_empty, is_recorded=False),
     StageRow("recall", "candidate", recall_history, attrgetter("parsed.to_keep")),
     StageRow("admit", "candidate", admit, attrgetter("is_limited")),
@@ -113,3 +116,14 @@ def grouped(stages: Sequence[StageRow]) -> Table:
 
 
 TABLE = grouped(STAGES)
+_AGAIN = frozenset(
+    ("read", "parse", "identify", "profile", "wait_for_models", "recall", "announce", "warm",
+     "keep", "record")
+)  # fmt: skip
+TAKEN_OVER = grouped(
+    (
+        StageRow("take_over", "submission", take_over),
+        *(stage for stage in STAGES if stage.name in _AGAIN),
+    )
+)
+"""The stages of a request whose stream another process began. It was admitted there."""

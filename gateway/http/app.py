@@ -16,6 +16,7 @@ from gateway.control.pulling import answer_pull_changes
 from gateway.http.diagnostics import answer_others
 from gateway.http.middleware import AccessControl, Asgi, ErrorHandlers, Send
 from gateway.http.resources.figures import keep_history
+from gateway.http.resources.jobs import continue_streams
 from gateway.http.routes import add_routes, check_calls, routed
 from gateway.http.scope import KEY, Receive, RequestScope
 from gateway.http.settings import answer_settings
@@ -47,6 +48,7 @@ def _started(service: HttpService) -> None:
     answer_settings(service.cluster)
     answer_pull_changes(service.cluster.calls, service.cluster.bus)
     keep_history(service.cluster, service.watch)
+    continue_streams(service.parts)
     check_calls(service.cluster.calls.names)
 
 

@@ -15,6 +15,7 @@ deadline (`x_timeout_s`) counts from the request's arrival and includes the time
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -111,12 +112,15 @@ class Dispatcher:
         key_id: str | None = None,
         traced: Literal[True] | None = None,
         since_at: float | None = None,
+        takes_over: Callable[[ClientRequest], bool] | None = None,
     ) -> Exchange:
         """Submit the requests of a body to instances, or queue them.
 
         The requests count towards the fair share of the client `sharer`; `key_id` is its API key.
         With `traced`, runners report timings. A request that has waited before keeps its place in
-        line and its loading deadline, which count from `since_at`. Raises HttpFaultRaised if the
+        line and its loading deadline, which count from `since_at`. `takes_over` gives the
+        only request of a body what an earlier process had of its answer, and returns whether a
+        runner is to continue it. Raises HttpFaultRaised if the
         gateway is full or the model is unknown. Also raises it if the model cannot make such
         answers, or if the model of a conversation has a Go template.
         """
@@ -149,7 +153,9 @@ class Dispatcher:
             request.since_at = request.since_at if since_at is None else since_at
             request.resuming = Resuming(self._memory if resumes else None)
         self.requests.update((request.request_id, request) for request in requests)
-        if len(requests) == 1:
+        if takes_over is not None and not takes_over(requests[0]):
+            pass  # its answer is complete
+        elif len(requests) == 1:
             self._place(requests[0])
         else:
             self._own.start(requests, self._reactor.now())

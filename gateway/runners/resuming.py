@@ -136,6 +136,12 @@ class KeptTokens:
         self._choices = [_KeptChoice(seed) for seed in begun.seeds]
         self._bytes = len(begun.prompt)
 
+    def first_report(self, request_id: RequestId) -> Begun:
+        """Return the runner's report with which the record began."""
+        seeds = tuple(choice.seed for choice in self._choices)
+        cached_tokens = self.usage.cached_tokens
+        return Begun(request_id, self._prompt, self._max_tokens, seeds, cached_tokens)
+
     def add(self, entry: TokenDelta | ToolCallDelta) -> bool:
         """Keep the tokens of an entry; return False if the memory for that is full."""
         choice = self._choices[entry.choice]
@@ -192,7 +198,7 @@ class Resuming:
         self.record: KeptTokens | None = None
         self._memory = memory
         self._is_dropped = False
-        self._trial_ends = 0
+        self._trial_ends = self._first_deaths = 0
         self._began_at = self.first_at = 0.0
 
     @property
@@ -209,6 +215,11 @@ class Resuming:
         """Return how the request is submitted to the next runner."""
         self.computes = self.is_lost = False
         return Resumption(so_far, self.is_on, self.deaths, self.is_suspect)
+
+    def moved(self, moves: int) -> None:
+        """The request was taken over from an earlier gateway process. For its runner that counts as
+        more deaths than that process can have seen, so the runner drops the earlier submission."""
+        self.deaths = self._first_deaths = moves * (MOST_DEATHS + 1)
 
     def began(self, begun: Begun, now: float) -> None:
         """A runner has begun the request."""
@@ -258,7 +269,8 @@ class Resuming:
         """The request's runner is lost. Return why the request ends; empty if it resumes. Its last
         entry came at `moved_at`."""
         self.is_culprit = verdict == "culprit"
-        why = why_it_ends(verdict, self.deaths, is_kept=not self._is_dropped)
+        deaths = self.deaths - self._first_deaths
+        why = why_it_ends(verdict, deaths, is_kept=not self._is_dropped)
         if why:
             return why
         self.deaths += 1

@@ -21,7 +21,7 @@ from bus.wire.messages.tokens import ChoiceEnd, Entry, Failed, Finished, TokenDe
 from gateway.dialects.dialect import KeptAnswer, ParseContext, Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.openai.responses import OpenAIResponses
-from gateway.exchange import Asked, ClientWatch, Flow, Running
+from gateway.exchange import Asked, ClientWatch, Flow
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.inbox import EntryInbox
@@ -51,11 +51,12 @@ class ScriptedHttp:
     """A client that sends one body, and never disconnects by itself."""
 
     def __init__(self, parts: ScriptedParts, fields: Mapping[str, Any]) -> None:
+        self.path = "/v1/responses"
         self.reply = Reply()
         self.watch = ClientWatch(self._receive)
         self.pieces: AsyncGenerator[bytes] | None = None
         self.jobs: list[Parsed] = []
-        self._running: Running | None = None
+        self._at_end: Callable[[], None] | None = None
         self._parts = parts
         self._body = json.dumps(fields).encode()
 
@@ -75,15 +76,17 @@ class ScriptedHttp:
     def headers(self) -> Mapping[str, str]:
         return {}
 
-    def stream(self, pieces: AsyncGenerator[bytes], content_type: str, running: Running) -> None:
-        self.pieces, self._running = pieces, running
+    def stream(
+        self, pieces: AsyncGenerator[bytes], content_type: str, at_end: Callable[[], None]
+    ) -> None:
+        self.pieces, self._at_end = pieces, at_end
 
     async def close(self) -> None:
         """End the answer as the HTTP server does."""
         if self.pieces is not None:
             await self.pieces.aclose()
-        if self._running is not None:
-            self._running.end("client_closed")
+        if self._at_end is not None:
+            self._at_end()
 
     async def run_in_background(self, parsed: Parsed) -> None:
         await turn()

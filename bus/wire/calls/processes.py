@@ -34,6 +34,30 @@ class StopAnswerHere(Message):
     request: RequestId
 
 
+class ReadStream(Message):
+    """Read the next events of a stream that the process serves for `owner`. `reader` names the
+    client, which has the events up to number `after`."""
+
+    owner: str
+    request: RequestId
+    reader: str
+    after: int = Field(ge=-1)
+
+
+class StreamRead(Message):
+    """Events of a stream. `is_open`: the process serves the stream. `first`: the first event that
+    it still has, if the next event of the client is gone. `last`: the number of the last event that
+    the client has after these. `is_over`: the client has all events. `is_taken`: another client
+    reads the stream."""
+
+    is_open: bool = False
+    first: int | None = None
+    events: bytes = b""
+    last: int = -1
+    is_over: bool = False
+    is_taken: bool = False
+
+
 class ReadOpenRequests(Message):
     """Read the open requests of the process."""
 

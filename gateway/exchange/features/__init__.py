@@ -1,9 +1,9 @@
 """Talks to the parts of the process: the optional stages of a request, one feature in each file. A
 request that does not use a feature does not enter its file."""
 
-from gateway.exchange.features.admission import admit
 from gateway.exchange.features.background import run_in_background
 from gateway.exchange.features.candidates import make_out, own_model, resolve, try_in_order
+from gateway.exchange.features.clients import admit, apply_profile
 from gateway.exchange.features.cutting import cut, shortened
 from gateway.exchange.features.forwarding import relay
 from gateway.exchange.features.history import (
@@ -13,8 +13,8 @@ from gateway.exchange.features.history import (
     recall_history,
 )
 from gateway.exchange.features.keeping import announce, keep
-from gateway.exchange.features.profiles import apply_profile
 from gateway.exchange.features.providing import provide
+from gateway.exchange.features.reattaching import let_reattach, stream_on, take_over
 from gateway.exchange.features.residency import load_or_unload, stay_warm
 from gateway.exchange.features.tracing import choose_trace
 
@@ -26,6 +26,7 @@ __all__ = [
     "cut",
     "found_answer",
     "keep",
+    "let_reattach",
     "load_or_unload",
     "make_out",
     "named_items",
@@ -38,5 +39,7 @@ __all__ = [
     "run_in_background",
     "shortened",
     "stay_warm",
+    "stream_on",
+    "take_over",
     "try_in_order",
 ]

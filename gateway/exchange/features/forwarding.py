@@ -181,7 +181,8 @@ async def _relayed(forwarded: Forwarded, flow: Flow) -> Flow:
             is_streamed = True
             if trial.attempt is not None:
                 trial.attempt.began = True
-            flow.http.stream(_streamed(forwarded, running, first), sse.CONTENT_TYPE, running)
+            end = partial(running.end, "client_closed")
+            flow.http.stream(_streamed(forwarded, running, first), sse.CONTENT_TYPE, end)
         else:
             flow.http.reply.data = await _whole(forwarded, first)
             running.end()

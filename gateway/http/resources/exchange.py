@@ -3,15 +3,14 @@ stages (`gateway.exchange`), in every dialect."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from falcon.asgi import Request, Response
 
 from gateway.dialects import api_table, sse
 from gateway.dialects.dialect import Parsed, WholeDialect
-from gateway.exchange import Asked, ClientWatch, Flow, Parts, Pipeline, Running
+from gateway.exchange import Asked, ClientWatch, Flow, Parts, Pipeline
 from gateway.http.callers import key_id, owner_of_kept, sharer_of
 from gateway.http.middleware import Resource, read_body, tell_missing
 from gateway.http.resources.answers import listed_answers
@@ -25,6 +24,7 @@ class FalconSide:
     """A request as falcon has it, with its answer (`reply`)."""
 
     def __init__(self, parts: Parts, req: Request, resp: Response) -> None:
+        self.path = req.path
         self.reply = resp
         self.watch = ClientWatch(scope_of(req).receive)
         self._parts = parts
@@ -42,12 +42,14 @@ class FalconSide:
     def headers(self) -> Mapping[str, str]:
         return {name.lower(): value for name, value in self._req.headers.items()}
 
-    def stream(self, pieces: AsyncGenerator[bytes], content_type: str, running: Running) -> None:
+    def stream(
+        self, pieces: AsyncGenerator[bytes], content_type: str, at_end: Callable[[], None]
+    ) -> None:
         self.reply.content_type = content_type
         self.reply.set_headers(sse.HEADERS)
         self.reply.stream = pieces
         # a generator that was never started does not run its end
-        scope_of(self._req).at_end += (partial(running.end, "client_closed"), self.watch.leave)
+        scope_of(self._req).at_end += (at_end, self.watch.leave)
 
     async def run_in_background(self, parsed: Parsed) -> None:
         await answer_in_background(self._parts, self._req, self.reply, parsed)

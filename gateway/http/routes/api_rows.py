@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Union, cast
 
 from bus.wire.api_keys import Scope
+from gateway.dialects import sse
 from gateway.dialects.api_table import (
     Api,
     DeletesModel,
@@ -31,6 +32,13 @@ from gateway.http.resources import answers, conversations, deletions, jobs, mode
 from gateway.http.resources.exchange import ExchangeResource, ListedAnswers
 
 PULLS = (400, 401, 404, 409, 429, 500, 502, 504, 507)
+
+
+def streamed_events() -> Any:
+    """Return the union of the types of the events that clients can read again."""
+    generating = (row for api in APIS for row in api.endpoints if isinstance(row, Generates))
+    with_ids = (row for row in generating if row.dialect.stream_content_type == sse.CONTENT_TYPE)
+    return cast(Any, Union)[tuple(row.event for row in with_ids)]
 
 
 def _mark_of(api: Api, path: str) -> str:

@@ -33,7 +33,7 @@ from gateway.http.resources import (
 )
 from gateway.http.resources.deletions import CustomModel, DeletedAnswer
 from gateway.http.resources.tools import ExtractPage, OpenUrl, WebSearch
-from gateway.http.routes.api_rows import PULLS, rows_of
+from gateway.http.routes.api_rows import PULLS, rows_of, streamed_events
 from gateway.records import JobTold
 from gateway.service import ServiceHandle
 from gateway.view.watch import EventTold, MemoryAnswer, SnapshotAnswer
@@ -100,6 +100,11 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/jobs/{job}/cancel", "Stop a job", JOBS,
           jobs.JobCancel, answer=jobs.JobAnswer, errors=(400, 401, 403, 404, 409, 503),
           scope="inference"),
+    Route("GET", "/v1/streams/{stream_id}",
+          "Read a stream again that was requested with `x_reattach_s`: the events after the header "
+          "Last-Event-ID (or ?starting_after=)", ITSELF,
+          jobs.StreamEvents, answers="", streams=SSE, event=streamed_events(), ends_with=LAST,
+          errors=(400, 401, 404, 503, 504), scope="inference"),
     Route("POST", "/place_instance", "Load an instance of a model", CLUSTER,
           instances.PlaceInstance, body=instances.PlaceBody, answer=instances.PlacedAnswer,
           errors=PLACES),

@@ -1,5 +1,5 @@
-"""Talks to clients about jobs, which are requests that run without a connection: submit, show,
-stream and stop them.
+"""Talks to clients about requests that outlive their connection: jobs, which run without one
+(submit, show, stream and stop them), and streams that a client reads again.
 
 Clients submit jobs at `/v1/jobs`. An answer that a dialect makes in the background is also a job,
 and clients can read it at that dialect's own path.
@@ -18,6 +18,8 @@ from gateway.http.resources.jobs.one import (
     JobResource,
     RemovedJob,
 )
+from gateway.http.resources.jobs.restoring import continue_streams
+from gateway.http.resources.jobs.streams import StreamEvents
 from gateway.http.resources.jobs.submit import (
     JobBody,
     JobList,
@@ -36,5 +38,7 @@ __all__ = [
     "JobResource",
     "JobsAnswer",
     "RemovedJob",
+    "StreamEvents",
     "answer_in_background",
+    "continue_streams",
 ]

@@ -28,6 +28,7 @@ from gateway.http.resources.jobs.found import (
     stop_job,
     submit_job,
 )
+from gateway.http.resources.jobs.streams import send_stream, stream_of
 from gateway.records import AllRecords, Job, NewJob, run_of
 
 
@@ -96,10 +97,16 @@ class BackgroundAnswer(AnswerResource):
         """Answer with the answer's current state; with `?stream=true` with its events, past and
         future."""
         records = self.records
+        streams = (req.get_param("stream") or "false").casefold() not in ("false", "0")
+        if streams:
+            pieces = await stream_of(self.parts, req, answer_id, starting_after(req))
+            if pieces is not None:
+                send_stream(req, resp, answer_id, pieces)
+                return
         job = await _job(records, req, answer_id)
         if job is None:
             await super().on_get(req, resp, answer_id)
-        elif (req.get_param("stream") or "false").casefold() in ("false", "0"):
+        elif not streams:
             resp.data = _current_state(job)
         else:
             first = starting_after(req) + 1

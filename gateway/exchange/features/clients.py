@@ -1,4 +1,5 @@
-"""Talks to the request's `Flow`: applies the client's profile (`clients.toml`) to it."""
+"""Talks to the clients' book: applies a client's profile (`clients.toml`), and checks its cooldown
+and its number of waiting requests."""
 
 from __future__ import annotations
 
@@ -16,3 +17,13 @@ async def apply_profile(_parts: Parts, flow: Flow) -> Flow:
     is_bounded = flow.is_limited
     cooldown_s = cooldown_of(parsed.extras, profile) if is_bounded else 0.0
     return replace(flow, parsed=with_defaults(parsed, profile), cooldown_s=cooldown_s)
+
+
+async def admit(parts: Parts, flow: Flow) -> Flow:
+    """Raise HttpFaultRaised (429) if the client is in its cooldown or has too many waiting
+    requests. A request is checked once, also if several candidates of a task are tried. The stages
+    behind this one do not wait before the request is submitted, so no other request comes between.
+    """
+    if not flow.is_admitted:
+        parts.clients.check(flow.head.client)
+    return replace(flow, is_admitted=True)

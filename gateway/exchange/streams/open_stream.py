@@ -1,0 +1,181 @@
+"""Talks to the event loop: one stream that outlives its client's connection.
+
+A task of its own (the pump) takes the pieces of the stream, numbers their events and holds them.
+At most one client reads at a time: a later one takes over, and the connection of the earlier one is
+closed. So a client whose connection is half dead need not wait for it. While no client reads, the
+model continues until the buffer is full.
+
+The stream ends for good some time after its client has left, or after its last event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+from bus.links.reactor import Reactor, Timer
+from bus.wire.ids import RequestId
+from gateway.dialects import sse
+from gateway.exchange.streams.event_buffer import EventBuffer
+from gateway.exchange.streams.lasting_stream import LastingStream
+
+PIECE_BYTES = 64 << 10
+"""A client that catches up gets about this many bytes at a time."""
+TAKEN_OVER_COMMENT = sse.comment("another client reads this stream now")
+
+
+@dataclass(slots=True)
+class StreamReader:
+    """A client that reads a stream. `next`: the number of the event that it gets next. `aside` are
+    comments for it. `changed` is set if there may be more for it."""
+
+    next: int
+    aside: bytes = b""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class OpenStream:
+    """A stream of this process. `is_done`: it has had its last event. `is_gone`: it can't be read
+    any more. `left_at`: since when no client reads; None while one does. `counted_bytes`: what its
+    events add to the memory of all streams."""
+
+    def __init__(
+        self,
+        request: RequestId,
+        *,
+        lasting: LastingStream,
+        reactor: Reactor,
+        has_room: Callable[[OpenStream], bool],
+        on_gone: Callable[[OpenStream], None],
+    ) -> None:
+        self.request = request
+        self.lasting = lasting
+        self.counted_bytes = 0
+        self.buffer = EventBuffer()
+        self.is_done = self.is_gone = False
+        self.left_at: float | None = reactor.now()
+        self._reactor = reactor
+        self._has_room = has_room
+        self._on_gone = on_gone
+        self._reader: StreamReader | None = None
+        self._room = asyncio.Event()
+        self._abandon: Callable[[], None] = _nothing
+        self._task: asyncio.Task[None] | None = None
+        self._timer: Timer | None = None
+
+    # --- its pump ----------------------------------------------------------------------------
+
+    def begin(self, pieces: AsyncGenerator[bytes], abandon: Callable[[], None]) -> None:
+        """Begin to take the pieces. `abandon` cancels the request, and so ends the pieces."""
+        self._abandon = abandon
+        self._task = asyncio.ensure_future(self._pump(pieces))
+
+    async def _pump(self, pieces: AsyncGenerator[bytes]) -> None:
+        try:
+            async for piece in pieces:
+                aside = b"" if self.is_gone else self.buffer.add(piece)
+                if self._reader is not None:
+                    self._reader.aside += aside
+                self._wake()
+                while not self.is_gone and not self._has_room(self):
+                    self._room.clear()
+                    await self._room.wait()
+        finally:
+            self.is_done = True
+            self._wake()
+            if not self.is_gone:
+                self._wait_for_client()
+
+    # --- its clients -------------------------------------------------------------------------
+
+    def attach(self, after: int) -> StreamReader:
+        """Let a client read the events after number `after` (-1: all). It takes over from an
+        earlier client. Raises EventsGone."""
+        self.buffer.begin_at(after + 1)
+        earlier, self._reader = self._reader, StreamReader(after + 1)
+        self.left_at = None
+        if earlier is not None:
+            earlier.changed.set()
+        return self._reader
+
+    def leave(self, reader: StreamReader) -> None:
+        """Note that a client has left. Nothing happens if another one has taken over."""
+        if reader is self._reader:
+            self._reader = None
+            reader.changed.set()
+            self.left_at = self._reactor.now()
+            if not self.is_done:
+                self._wait_for_client()
+            self._room.set()
+
+    def is_read_by(self, reader: StreamReader) -> bool:
+        """Return whether a client still reads: it has not left, and no other took over."""
+        return reader is self._reader and not self.is_gone
+
+    def take(self, reader: StreamReader) -> bytes:
+        """Return the next events of a client, or its comments; empty if there are none. The events
+        that it got before count as sent."""
+        start = reader.next
+        self.buffer.sent_to(start)
+        self._room.set()
+        aside, reader.aside = reader.aside, b""
+        if start >= self.buffer.end:
+            return aside
+        events, reader.next = self.buffer.read(start, PIECE_BYTES)
+        return events + aside
+
+    def is_finished(self, reader: StreamReader) -> bool:
+        """Return whether a client has had the last event."""
+        return self.is_gone or (self.is_done and reader.next >= self.buffer.end)
+
+    async def follow(self, reader: StreamReader) -> AsyncGenerator[bytes]:
+        """Yield a client's events until the last one, or until another client takes over."""
+        try:
+            while self.is_read_by(reader):
+                reader.changed.clear()
+                if piece := self.take(reader):
+                    yield piece
+                elif self.is_finished(reader):
+                    return
+                else:
+                    await reader.changed.wait()
+            if self._reader is not None:
+                yield TAKEN_OVER_COMMENT
+        finally:
+            self.leave(reader)
+
+    # --- its end -----------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Cancel the answer if it is not complete, and forget the events."""
+        if self.is_gone:
+            return
+        self.is_gone = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._abandon()
+        self.lasting.remove()
+        self.buffer.clear()
+        self._wake()
+        self._room.set()
+        self._on_gone(self)
+
+    def _wait_for_client(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._reactor.later(self.lasting.wait_s, self._expire)
+
+    def _expire(self) -> None:
+        if self._reader is None:
+            self.end()
+        else:  # a client came back, or still reads the last events
+            self._wait_for_client()
+
+    def _wake(self) -> None:
+        if self._reader is not None:
+            self._reader.changed.set()
+
+
+def _nothing() -> None:
+    pass
