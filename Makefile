@@ -161,7 +161,7 @@ prove-faults: $(READY)
 
 prove-resume: $(READY)
 	rm -f prove-results/resume.jsonl
-	$(PROVE) tests/processes/test_resumes.py
+	$(PROVE) tests/processes/test_resumes.py tests/processes/test_reattached_streams.py
 
 prove-cluster: $(READY)
 	rm -f prove-results/cluster.jsonl

@@ -103,8 +103,10 @@ class MixedStream:
         """Return the log-probabilities in order."""
         return [value for _, one in sorted(self.choices.items()) for value in one["scores"]]
 
-    def _read(self) -> None:
-        body = {
+    @property
+    def body(self) -> dict[str, Any]:
+        """Return the body of the request."""
+        return {
             "model": MODEL,
             "messages": [{"role": "user", "content": "Tell me of a fish."}],
             "max_tokens": 300,
@@ -112,10 +114,12 @@ class MixedStream:
             "stream_options": {"include_usage": True},
             **self.fields,
         }
+
+    def _read(self) -> None:
         url = self.node.url + "/v1/chat/completions"
         try:
             with httpx.stream(
-                "POST", url, json=body, headers=self.node.headers, timeout=300, verify=False
+                "POST", url, json=self.body, headers=self.node.headers, timeout=300, verify=False
             ) as response:
                 if response.status_code != 200:
                     self.error = response.read().decode()
