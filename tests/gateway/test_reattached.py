@@ -172,8 +172,8 @@ def test_a_stream_of_several_choices_survives_several_deaths(
 ) -> None:
     seen = begun(testbed, CHAT, "keeps=1 tokens=24 every_ms=30", 8, n=2)
     for _ in range(2):
-        killed(*http_processes(testbed))
         count = len(runner.heard("submit"))
+        killed(*http_processes(testbed))
         threading.Thread(target=read_to_the_end, args=(seen, testbed.url, 30), daemon=True).start()
         eventually(lambda: len(runner.heard("submit")) > count, 20, "it is submitted again")  # noqa: B023
     eventually(lambda: seen.is_whole, 20, "it ends")
