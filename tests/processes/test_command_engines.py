@@ -180,7 +180,8 @@ def test_a_program_of_an_environment_is_there_once_that_is_made(
         made = served.shoal("engine", "add", "like", "vllm-like==1.0", *words)
         assert "made like: vllm-like==1.0" in made.stdout, made.stderr
         eventually(lambda: ENVIRONED in served.shoal("ls").stdout, 15, "the engine is listed")
-        assert served.chat("Hello", model=ENVIRONED, max_tokens=2).status_code == 200
+        answer = served.chat("Hello", model=ENVIRONED, max_tokens=2)
+        assert answer.status_code == 200, answer.text + served.logs()
         assert "in use by" in served.shoal("engine", "rm", "like").stderr
         served.shoal("stop", ENVIRONED)
         eventually(

@@ -186,6 +186,7 @@ def test_a_load_and_a_removal_at_one_moment_leave_a_whole_model_or_none(
     gone = removed(first)
     eventually(lambda: loads.ident is not None, 30, "the load began")
     loads.join(120)
+    assert loaded, f"no answer in time; {gone.text}\n{first.logs()}\n{second.logs()}"
     (load,) = loaded
     if gone.status_code == 409:
         assert "is loaded or loading" in gone.text, gone.text
