@@ -33,6 +33,9 @@ LONGEST_PAUSE_S = 600.0
 RETRY_FAILED_S = 60.0
 """An instance that was given up is retried on demand, but not before this many seconds have
 passed."""
+RETRY_REFUSED_S = 5.0
+"""The same for an instance that a node refused for another reason than memory, such as files that
+were just being deleted or replaced."""
 STILL_HEARD_S = 0.5
 """Messages of a lost node can still arrive this long after other nodes have detected its loss."""
 WELL_S = 300.0
@@ -292,6 +295,13 @@ def _place_of(instance: Instance, exit_code: int | None, node: NodeId | None) ->
     if exit_code == GROUP_LOST:
         return None
     return instance.shards[0].node if len(instance.shards) == 1 else node
+
+
+def pause_s(instance: Instance) -> float:
+    """Return for how long demand does not place a failed instance's model again."""
+    again = instance.place_again
+    excludes = again is not None and again.excluded_nodes != instance.conditions.excluded_nodes
+    return RETRY_REFUSED_S if excludes else RETRY_FAILED_S
 
 
 def news_of(current: Mapping[ModelId, Setbacks], stored: Mapping[str, Setbacks]) -> list[Setbacks]:

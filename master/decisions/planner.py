@@ -31,7 +31,7 @@ from bus.wire.messages.events import (
     RunnerUnloaded,
 )
 from master.decisions.collective_tests import follow_test
-from master.decisions.crash_loop import RETRY_FAILED_S, CrashLoops, Setback
+from master.decisions.crash_loop import RETRY_FAILED_S, CrashLoops, Setback, pause_s
 from master.decisions.decide import (
     Decided,
     Decision,
@@ -329,8 +329,10 @@ def _preloads(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
 def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
     """Return the commands that place instances again after a worker refused them, their nodes were
     lost, or the pause after their runners' failures is over. A command is returned until its
-    instance is placed; if the model is not pinned, for at most `RETRY_FAILED_S`."""
+    instance is placed; if the model is not pinned, for at most `RETRY_FAILED_S`. Demand takes its
+    place after `pause_s`."""
     commands: list[PlaceModel] = []
+    demand = scene.observed.demand(scene.now)
     for instance in scene.state.instances.values():
         if (
             instance.status != "failed"
@@ -343,7 +345,8 @@ def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
             failed_at, 0.0 if instance.elsewhere else notes.crash_loops.next_at(instance.model)
         )
         is_pinned = pinned_by(instance, scene.state) is not None
-        if since_at <= scene.now and (is_pinned or scene.now - since_at < RETRY_FAILED_S):
+        limit_s = pause_s(instance) if instance.model in demand else RETRY_FAILED_S
+        if since_at <= scene.now and (is_pinned or scene.now - since_at < limit_s):
             commands.append(placement_again(instance, instance.place_again, "again"))
     return commands
 
@@ -351,7 +354,7 @@ def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
 def _failed_lately(model: ModelId, scene: Scene, notes: PlannerNotes) -> bool:
     return scene.now < notes.crash_loops.next_at(model) or any(
         instance.instance in notes.failed_at
-        and scene.now - notes.failed_at[instance.instance] < RETRY_FAILED_S
+        and scene.now - notes.failed_at[instance.instance] < pause_s(instance)
         for instance in scene.state.instances.values()
         if instance.model == model and instance.status == "failed"
     )

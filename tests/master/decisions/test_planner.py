@@ -299,6 +299,18 @@ def test_what_was_given_up_is_wanted_on_demand_after_a_minute(
     assert wishes(scene, notes) == ([("a", "demand-a", False)] if wanted else [])
 
 
+@pytest.mark.parametrize(("failed_at", "name"), [(95.1, "again-i"), (95.0, "demand-a")])
+def test_demand_soon_tries_the_node_again_that_refused_for_want_of_files(
+    failed_at: float, name: str
+) -> None:
+    notes = PlannerNotes(nothing_was_desired=False, failed_at={I: failed_at})
+    refused = failed(place_again=Conditions(excluded_nodes=(N1,)))
+    scene = demand(seen(state_of(refused)), a=10)
+    (command,) = wanted_commands(scene, notes)
+    assert isinstance(command, PlaceModel) and command.command_id == name
+    assert command.excluded_nodes == ((N1,) if name == "again-i" else ())
+
+
 # --- idling ------------------------------------------------------------------------------------
 
 
