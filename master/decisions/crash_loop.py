@@ -172,11 +172,11 @@ class CrashLoops:
         the models that may be tried at once because of that. `files`: for each node that is not
         lost, its models, with an identity of their files."""
         failed = {(model, node) for model, row in self.rows.items() for node in row.on}
-        self.files = {place: files for place, files in self.files.items() if place in failed}
+        self.files = {place: before for place, before in self.files.items() if place in failed}
         replaced: list[ModelId] = []
         for model, node in sorted(place for place in failed if place[1] in files):
-            now = files[node].get(model)
-            if self.files.setdefault((model, node), now) == now:
+            current = files[node].get(model)
+            if self.files.setdefault((model, node), current) == current:
                 continue
             on = self.rows[model].on
             del on[node], self.files[model, node]
