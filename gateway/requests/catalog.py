@@ -40,7 +40,8 @@ cards."""
 KNOWN_LOOK_S = 0.02
 READY_LOOK_S = 0.05
 Tried = Collection[tuple[InstanceId, int]]
-"""(instance, generation) pairs that a request has already been sent to."""
+"""(instance, generation) pairs that a request has already been sent to. A generation is one attempt
+to load an instance."""
 
 
 class ModelCatalog:
@@ -179,7 +180,7 @@ class ModelCatalog:
 
     def serving(self) -> list[RunnerReading]:
         """Return the readings of rank 0 of each instance, if the cluster state still has that
-        instance in the same generation."""
+        instance in the same generation, that is the same load attempt."""
         return self.readings.serving(self._bus.state.instances, self._bus.reactor.now())
 
     def ready(self, model: ModelId, tried: Tried = ()) -> list[Instance]:

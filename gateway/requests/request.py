@@ -56,9 +56,9 @@ class ClientRequest:
     `wire`: the request in the form that runners get. `sharer`: the client whose fair share the
     request counts towards. `affinity`: as in `Parsed`. `moved_at`: time of the last progress
     (submission, acceptance or an entry). `first_at`: when the first token came. `begun`: an entry
-    came, so a runner computes the request. `excluded`: the (instance, generation) pairs tried.
-    `has_waited`: the request waited for a model to load. `waited_for_own`: it waited for other
-    requests of the same body.
+    came, so a runner computes the request. `excluded`: the (instance, generation) pairs tried; a
+    generation is one load attempt. `has_waited`: the request waited for a model to load.
+    `waited_for_own`: it waited for other requests of the same body.
 
     `was_displaced`: a runner preempted the request. `queued_at`: the time of the first submission,
     or of the preemption if a runner had begun the request. `submitted_at`: when the request was

@@ -68,7 +68,7 @@ def ready_instances(
     excluded: Collection[tuple[InstanceId, int]] = (),
 ) -> list[Instance]:
     """Return the instances that accept requests now; instances that are being evicted do not.
-    `excluded` has (instance, generation) pairs to leave out."""
+    `excluded` has (instance, generation) pairs to leave out; a generation is one load attempt."""
     return [
         instance
         for instance in instances

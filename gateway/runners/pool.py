@@ -1,11 +1,11 @@
 """Talks to the lead runners that this HTTP process uses. Each runner gets one connection, made when
 the first request needs it.
 
-The connections follow the cluster's state. If an instance is gone or its runners were replaced (a
-new generation), its connection ends, and its open requests receive their terminal entries. A runner
-that has finished draining sends its own terminal entries first, so its connection stays for
-`GONE_S`. If another log of the cluster replaces this node's log, an instance with open requests may
-disappear from the state. Its connection then stays for the time of a drain.
+The connections follow the cluster's state. If an instance is gone or its runners were replaced by a
+new load attempt (a new generation), its connection ends, and its open requests receive their
+terminal entries. A runner that has finished draining sends its own terminal entries first, so its
+connection stays for `GONE_S`. If another log of the cluster replaces this node's log, an instance
+with open requests may disappear from the state. Its connection then stays for the time of a drain.
 """
 
 from __future__ import annotations

@@ -94,7 +94,9 @@ def why_it_ends(verdict: Verdict, deaths: int, *, is_kept: bool) -> str:
     if deaths >= MOST_DEATHS:
         return f"the request was already resumed {MOST_DEATHS} times"
     if not is_kept:
-        return "its tokens exceeded the memory that this gateway has for resuming requests"
+        return (
+            "the request's tokens exceeded the memory that this gateway has for resuming requests"
+        )
     return ""
 
 
@@ -237,8 +239,11 @@ class Resuming:
         self._is_dropped = True
 
     def count(self, before: int, tokens: int, now: float) -> None:
-        """Note that tokens came, after the `before` tokens of the answer. After some of one runner,
-        the request is no suspect. Needed for the first of a runner, and for a suspect."""
+        """Record that `tokens` tokens arrived after the first `before` tokens of the answer.
+
+        After `TRIAL_TOKENS` tokens from one runner the request is no longer a suspect. Call this
+        for a runner's first tokens, and for all tokens of a suspect.
+        """
         if not self.first_at:
             self.first_at, self._trial_ends = now, before + TRIAL_TOKENS
         if self.is_suspect and before + tokens >= self._trial_ends:

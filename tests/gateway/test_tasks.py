@@ -66,7 +66,7 @@ def test_a_task_is_found_by_every_api(made: GatewayTestbed, name: str) -> None:
 
 
 def test_a_loaded_model_answers_before_a_primary_that_is_not(made: GatewayTestbed) -> None:
-    assert who(chat(made, "warm")) == ("warm", MODEL, f"it is loaded, and {COLD} is not")
+    assert who(chat(made, "warm")) == ("warm", MODEL, f"{MODEL} is loaded, and {COLD} is not")
 
 
 def test_a_pinned_primary_is_waited_for_within_the_budget(made: GatewayTestbed) -> None:

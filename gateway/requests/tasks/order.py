@@ -69,6 +69,6 @@ def _order(
     warm = next((choice for choice in own if is_warm(choice.candidate)), None)
     if warm is None:
         return CandidateOrder(tuple(may_answer), left_out)
-    why = f"it is loaded, and {first.candidate} is not"
+    why = f"{warm.candidate} is loaded, and {first.candidate} is not"
     rest = [choice for choice in may_answer if choice is not warm]
     return CandidateOrder((CandidateChoice(warm.candidate, why), *rest), left_out)

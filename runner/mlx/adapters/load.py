@@ -70,7 +70,7 @@ def load_adapters(
             continue
         try:
             if not is_adapter_name(place.name):
-                raise BadAdapter("its name cannot be used in a request; rename the folder")
+                raise BadAdapter("requests cannot use this name; rename the folder")
             if len(adapters) == MAX_ADAPTERS:
                 raise BadAdapter(f"a model has at most {MAX_ADAPTERS} adapters")
             adapters[place.name] = _read(place, modules, shares, float32=float32)

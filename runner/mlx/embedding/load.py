@@ -125,13 +125,13 @@ def _loaded(
 def _encoder(folder: Path, config: Mapping[str, Any], *, roberta: bool) -> Encoder:
     """Return a BERT or RoBERTa encoder with the weights in the folder. Raises ValueError."""
     if config.get("quantization") or config.get("quantization_config"):
-        raise ValueError("its weights are quantized; encoders run unquantized only")
+        raise ValueError("the model's weights are quantized; encoders run unquantized only")
     shape = encoder_shape(config, padding_token(config) + 1 if roberta else 0)
     weights: dict[str, mx.array] = {}
     for path in sorted(folder.glob("model*.safetensors")):
         weights |= _weights_in(path)
     if not weights:
-        raise ValueError("it has no weights named model*.safetensors")
+        raise ValueError("the folder has no weights named model*.safetensors")
     named = own_names(weights)
     encoder = Encoder(shape)
     wanted = dict(cast(list[tuple[str, mx.array]], tree_flatten(encoder.parameters())))
@@ -142,9 +142,7 @@ def _encoder(folder: Path, config: Mapping[str, Any], *, roberta: bool) -> Encod
             )
         _check_shape(name, named[name], array.shape)
     if more := named.keys() - wanted.keys():
-        raise ValueError(
-            f"its weights contain {min(more)}, which its config.json does not describe"
-        )
+        raise ValueError(f"the weights contain {min(more)}, which config.json does not describe")
     encoder.load_weights(list(named.items()))
     encoder.eval()
     return encoder
@@ -192,6 +190,12 @@ def _try_out(loaded: LoadedEmbedder) -> None:
     finite."""
     vectors = loaded.vectors([[0], [0, min(1, loaded.vocabulary - 1)]], loaded.model.width)
     if vectors.shape != (2, loaded.model.width):
-        raise ValueError(f"its vectors have shape {vectors.shape}, not (2, {loaded.model.width})")
+        raise ValueError(
+            f"the trial of two texts gave vectors of shape {vectors.shape}; config.json requires "
+            f"(2, {loaded.model.width}), so the weights do not belong to it"
+        )
     if not bool(mx.isfinite(vectors).all().item()):
-        raise ValueError("its vectors are not finite numbers: its weights are broken")
+        raise ValueError(
+            "the model's vectors are not finite numbers: the weights are damaged; download the "
+            "model again"
+        )

@@ -95,7 +95,7 @@ def read_header(file: BufferedReader, name: str, key: str) -> RunHeader:
     are read too. Raises OSError, BadRun."""
     length = struct.unpack("<Q", _exactly(file, 8))[0]
     if length > MOST_HEADER_BYTES:
-        raise BadRun("its header is too long")
+        raise BadRun("the file's header is too long")
     text = _exactly(file, length)
     try:
         fields = cast("dict[str, Any]", json.loads(text))
@@ -104,13 +104,13 @@ def read_header(file: BufferedReader, name: str, key: str) -> RunHeader:
         seed, adapter = bytes.fromhex(about["seed"]), str(about["adapter"])
         written_for = (about["format"], about["key"], about["name"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadRun(f"its header cannot be read ({type(error).__name__})") from error
+        raise BadRun(f"the file's header cannot be read ({type(error).__name__})") from error
     if written_for != (FORMAT, key, name):
-        raise BadRun("it was written for another model or version")
+        raise BadRun("the file was written for another model or version")
     _check(tensors)
     size = 8 + length + max(stop for *_, stop in tensors.values())
     if os.fstat(file.fileno()).st_size != size:
-        raise BadRun("it is cut off")
+        raise BadRun("the file is cut off")
     tokens = array("i")
     tokens.frombytes(_exactly(file, tensors[TOKENS][3]))
     run = DiskRun(name, seed, tokens, adapter, size)
@@ -131,7 +131,7 @@ def read_parts(
             raise Unwanted
         piece = whole[at : at + PIECE_BYTES]
         if file.readinto(piece) != len(piece):
-            raise BadRun("it is cut off")
+            raise BadRun("the file is cut off")
     sums = array("I", bytes(_cut(whole, tensors, SUMS)))
     computed = [header.sum]
     parts: list[StoredPart] = []
@@ -143,7 +143,7 @@ def read_parts(
         if name != TOKENS:
             parts.append(StoredPart(dtype, shape, content))
     if computed != list(sums) or bytes(_cut(whole, tensors, TOKENS)) != header.run.tokens.tobytes():
-        raise BadRun("its sums differ: the file is damaged")
+        raise BadRun("the checksums differ: the file is damaged")
     return parts
 
 
@@ -179,21 +179,21 @@ def _check(tensors: Mapping[str, Placed]) -> None:
     every shape fits its bytes."""
     names = list(tensors)
     if names[:1] != [TOKENS] or names[-1:] != [SUMS]:
-        raise BadRun("its tensors are not those of a run")
+        raise BadRun("the file's tensors are not those of a run of KV")
     expected = 0
     for dtype, shape, start, stop in tensors.values():
         size = WIDTHS.get(dtype, 0)
         for length in shape:
             size *= length
         if start != expected or stop - start != size or size <= 0:
-            raise BadRun("its tensors do not fit together")
+            raise BadRun("the shapes of the file's tensors contradict each other")
         expected = stop
     length = tensors[TOKENS][1][0]
     for _dtype, shape, *_ in (tensors[name] for name in names[1:-1]):
         if len(shape) != 4 or shape[0] != 1 or shape[2] != length:
-            raise BadRun("its arrays do not have one column for each token")
+            raise BadRun("the file's arrays do not have one column for each token")
     if tensors[SUMS][:2] != ("U32", (len(names),)):
-        raise BadRun("its sums are incomplete")
+        raise BadRun("the file's checksums are incomplete")
 
 
 def _cut(whole: memoryview, tensors: Mapping[str, Placed], name: str) -> memoryview:
@@ -204,7 +204,7 @@ def _cut(whole: memoryview, tensors: Mapping[str, Placed], name: str) -> memoryv
 def _exactly(file: BufferedReader, length: int) -> bytes:
     content = file.read(length)
     if len(content) != length:
-        raise BadRun("it is cut off")
+        raise BadRun("the file is cut off")
     return content
 
 

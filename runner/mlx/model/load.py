@@ -85,7 +85,7 @@ def load_weights(
     try:
         total = bring_in(weights, progress)
     except RuntimeError as error:
-        why = problem_of(path) or f"its weights cannot be read: {error}"
+        why = problem_of(path) or f"the model's weights cannot be read: {error}"
         raise UnloadableModel(f"{path.name}: {why}") from error
     name = str(wanted).removeprefix("mlx.core.") if wanted is not None else "as stored"
     return LoadedWeights(model, called, config, total, name)

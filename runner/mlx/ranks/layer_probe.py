@@ -28,7 +28,7 @@ from runner.library import make_prompt_cache
 Key = int | str
 """Identifies an argument of a call: the position of a positional argument, or a keyword."""
 TWO = ((0, 1),)
-MORE = "its layers pass more than hidden states to each other"
+MORE = "the model's layers pass more than hidden states to each other"
 
 
 class Unsplittable(Exception):
@@ -83,7 +83,7 @@ class LayerFlow:
         own = {at for caches in self.caches[first:last] for at in caches}
         others = {at for caches in (*self.caches[:first], *self.caches[last:]) for at in caches}
         if own & others:
-            raise Unsplittable("its layers share caches")
+            raise Unsplittable("the model's layers share caches")
         if not own:
             raise Unsplittable(
                 f"layers {first} to {last} have no cache; put them in a larger stage"
@@ -110,12 +110,12 @@ def flow_of(module: nn.Module, layers: Sequence[Any]) -> LayerFlow:
     caches = make_prompt_cache(module)
     calls = _noted(module, layers, TWO, caches)
     if [id(call.layer) for call in calls] != [id(layer) for layer in layers]:
-        raise Unsplittable("its forward does not call every layer once and in order")
+        raise Unsplittable("the model's forward does not call every layer once and in order")
     candidates = (
         set.intersection(*(_common(*two) for two in pairwise(calls))) if calls[1:] else {(0, -1)}
     )
     if not candidates:
-        raise Unsplittable("its forward computes something between layers")
+        raise Unsplittable("the model's forward computes something between layers")
     key, element = min(candidates, key=str)
     out = calls[0].returned
     path = HiddenPath(key) if element < 0 else HiddenPath(key, element, len(out))

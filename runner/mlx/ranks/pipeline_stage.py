@@ -160,7 +160,7 @@ def _made_up(inputs: mx.array, width: int, dtype: mx.Dtype) -> mx.array:
 def _layers(module: nn.Module) -> list[Any]:
     layers = getattr(module, "layers", None)
     if not isinstance(layers, list) or not all(isinstance(layer, nn.Module) for layer in layers):
-        raise layer_probe.Unsplittable("its layers are not in a plain list")
+        raise layer_probe.Unsplittable("the model's layers are not in a plain list")
     return layers
 
 

@@ -35,7 +35,7 @@ def test_the_order_is_that_of_the_file() -> None:
 
 def test_a_model_that_is_loaded_goes_before_a_primary_that_is_not_and_says_why() -> None:
     found, _ = order(["a", "b", "c"], warm="b c")
-    assert found[0] == ("b", "it is loaded, and a is not")
+    assert found[0] == ("b", "b is loaded, and a is not")
     assert [name for name, _ in found] == ["b", "a", "c"]
 
 

@@ -218,7 +218,7 @@ def _fault(step: _Step) -> HttpFault:
 
 
 def _line(step: _Step) -> bytes:
-    assert step.line is not None, "any other step has a line"
+    assert step.line is not None, "every other step has a line"
     return json_bytes(step.line.model_dump(mode="json")) + b"\n"
 
 

@@ -76,7 +76,7 @@ ENCODERS: dict[str, tuple[Breaks, str]] = {
     ),
     "no numbers": (
         weights(lambda held: held.update({WORDS: np.full_like(held[WORDS], np.nan)})),
-        "weights are broken",
+        "weights are damaged",
     ),
     "more layers": (config(num_hidden_layers=3), "missing, for example layers.2"),
     "fewer layers": (config(num_hidden_layers=1), "layers.1.* does not describe"),
