@@ -157,5 +157,7 @@ def total(usages: Sequence[Usage]) -> Usage:
         queue_s=max((usage.queue_s for usage in usages), default=0.0),
         prefill_s=max((usage.prefill_s for usage in usages), default=0.0),
         decode_s=max((usage.decode_s for usage in usages), default=0.0),
+        paused_s=max((usage.paused_s for usage in usages), default=0.0),
+        resumes=sum(usage.resumes for usage in usages),
         **{name: sum(getattr(usage, name) for usage in usages) for name in DRAFT_COUNTS},
     )

@@ -287,6 +287,8 @@ class ClientRequest:
             message = self.late_text() if last.message == TIMED_OUT else last.message
             first = last.request_id, last.seq, last.reason, message
             terminal = resuming.explained(Failed(*first, last.usage, last.details))
+        if terminal is not None:
+            terminal = resuming.counted(terminal)
             entries = [*entries[:-1], terminal]
         self.inbox.arrived(self.request_id, entries, old)
         if terminal is not None:

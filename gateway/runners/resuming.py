@@ -25,6 +25,7 @@ from bus.wire.messages.tokens import (
     ChoiceSoFar,
     Entry,
     Failed,
+    Finished,
     RawLogprob,
     TokenDelta,
     ToolCallDelta,
@@ -190,7 +191,8 @@ class Resuming:
     because of it, and it has not yet made enough tokens since. `computes`: its runner has begun it.
     `is_lost`: its runner is lost, and it is not submitted again yet. `over`: the choices that have
     ended. `is_culprit`: a second runner died during its trial. `record`: its tokens, from its first
-    `Begun` on. `first_at`: when its present runner sent a first token; 0: it has not.
+    `Begun` on. `first_at`: when its present runner sent a first token; 0: it has not. `paused_s`:
+    the time from the last entry of each lost runner to the first token of the next.
     """
 
     def __init__(self, memory: KeptMemory | None = None) -> None:
@@ -201,7 +203,8 @@ class Resuming:
         self._memory = memory
         self._is_dropped = False
         self._trial_ends = self._first_deaths = 0
-        self._began_at = self.first_at = 0.0
+        self._began_at = self.first_at = self.paused_s = 0.0
+        self._paused_at: float | None = None
 
     @property
     def is_on(self) -> bool:
@@ -212,6 +215,11 @@ class Resuming:
     def on_trial(self) -> bool:
         """Return whether its runner computes the request as a suspect."""
         return self.is_suspect and self.computes
+
+    @property
+    def resumes(self) -> int:
+        """Return how often the request has resumed after a loss, in this gateway process."""
+        return self.deaths - self._first_deaths
 
     def submit(self, so_far: AnswerSoFar | None) -> Resumption:
         """Return how the request is submitted to the next runner."""
@@ -246,6 +254,9 @@ class Resuming:
         """
         if not self.first_at:
             self.first_at, self._trial_ends = now, before + TRIAL_TOKENS
+            if self._paused_at is not None:
+                self.paused_s += now - self._paused_at
+                self._paused_at = None
         if self.is_suspect and before + tokens >= self._trial_ends:
             self.is_suspect = False
 
@@ -274,11 +285,12 @@ class Resuming:
         """The request's runner is lost. Return why the request ends; empty if it resumes. Its last
         entry came at `moved_at`."""
         self.is_culprit = verdict == "culprit"
-        deaths = self.deaths - self._first_deaths
-        why = why_it_ends(verdict, deaths, is_kept=not self._is_dropped)
+        why = why_it_ends(verdict, self.resumes, is_kept=not self._is_dropped)
         if why:
             return why
         self.deaths += 1
+        if self._paused_at is None:
+            self._paused_at = moved_at
         self.is_suspect, self.is_lost = verdict == "suspect", True
         if self.record is not None and self.computes:
             first_at, last_at = self.first_at or now, moved_at if self.first_at else now
@@ -296,6 +308,16 @@ class Resuming:
         text = f"{failed.message}; the answer cannot resume, because its runner reports no tokens"
         first = failed.request_id, failed.seq, failed.reason, text
         return Failed(*first, failed.usage, failed.details)
+
+    def counted(self, last: Finished | Failed) -> Finished | Failed:
+        """Return the terminal entry, with the resumes in its usage."""
+        if not self.resumes:
+            return last
+        update = {"resumes": self.resumes, "paused_s": self.paused_s}
+        usage = last.usage.model_copy(update=update)
+        if isinstance(last, Finished):
+            return Finished(last.request_id, last.seq, usage, last.prompt)
+        return Failed(last.request_id, last.seq, last.reason, last.message, usage, last.details)
 
     def end(self) -> None:
         """Free the memory of the tokens."""

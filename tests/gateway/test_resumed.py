@@ -56,7 +56,9 @@ def test_a_stream_goes_on_where_it_was_and_is_kept_open_meanwhile(
     assert reader.error is None and reader.lines[-1] == "data: [DONE]"
     words = reader.text.split()
     assert len(words) == 40 and words[:8] * 5 == words, "nothing is lost, nothing comes twice"
-    usage = next(one["usage"] for one in reader.chunks if one.get("usage"))
+    final = next(one for one in reader.chunks if one.get("usage"))
+    usage, timing = final["usage"], final["timing"]
+    assert timing["resumes"] == 1 and 0 < timing["paused_seconds"] < 60
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (7, 40)
     assert (again["deaths"], again["suspect"]) == (1, True) and again["has"][0] > 0
     eventually(lambda: losses(testbed, "resumed") == 1, 5, "it is counted")

@@ -242,8 +242,9 @@ class Usage(Message):
 
     `cached_tokens` of the `prompt_tokens` came from the prefix cache; `reasoning_tokens` are part
     of `completion_tokens`. `drafts` were verified, with `drafted_tokens` in all, of which the model
-    accepted some; the last two count
-    the tokens that were copied from the request's `prediction`.
+    accepted some; the next two count the tokens that were copied from the request's `prediction`.
+    The gateway that owns the request adds `resumes`, the number of lost runners after which the
+    request resumed, and `paused_s`, the time without a token that those losses cost.
     """
 
     prompt_tokens: int = 0
@@ -258,6 +259,8 @@ class Usage(Message):
     accepted_tokens: int = 0
     predicted_tokens: int = 0
     accepted_predicted_tokens: int = 0
+    resumes: int = 0
+    paused_s: float = 0.0
 
     @property
     def without_drafts(self) -> Usage:

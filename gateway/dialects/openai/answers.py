@@ -1,6 +1,5 @@
-"""Types of the answers to chat completions and completions, whole and in chunks.
-
-Pure. The OpenAPI document shows them; tests check rendered answers against them.
+"""Types of the answers to chat completions and completions, whole and in chunks. Pure. The OpenAPI
+document shows them; tests check rendered answers against them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ class TokenUsage(TypedDict):
 
 class AnswerTiming(TypedDict):
     """The times of an answer in seconds, and its speed in tokens per second; not in OpenAI's API.
-    The counts of draft tokens are there if drafts were verified (speculative decoding)."""
+    The counts of draft tokens are there if drafts were verified (speculative decoding); `resumes`
+    and `paused_seconds`, the time without a token, if the answer continued after a lost runner."""
 
     seconds: float
     queue_seconds: float
@@ -51,6 +51,8 @@ class AnswerTiming(TypedDict):
     decode_tokens_per_sec: float
     drafted_tokens: NotRequired[int]
     accepted_draft_tokens: NotRequired[int]
+    resumes: NotRequired[int]
+    paused_seconds: NotRequired[float]
 
 
 class LikelyToken(TypedDict):

@@ -129,6 +129,9 @@ def timing_object(usage: Usage) -> AnswerTiming:
     if usage.drafts:
         timing["drafted_tokens"] = usage.drafted_tokens
         timing["accepted_draft_tokens"] = usage.accepted_tokens
+    if usage.resumes:
+        timing["resumes"] = usage.resumes
+        timing["paused_seconds"] = round(usage.paused_s, 6)
     return timing
 
 

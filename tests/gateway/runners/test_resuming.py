@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from bus.wire.data_frames import pack_ids
 from bus.wire.ids import RequestId
-from bus.wire.messages.tokens import TRIAL_TOKENS, Begun, ChoiceSoFar, TokenDelta, ToolCallDelta
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import (
+    TRIAL_TOKENS,
+    Begun,
+    ChoiceSoFar,
+    Failed,
+    Finished,
+    TokenDelta,
+    ToolCallDelta,
+)
 from gateway.runners.resuming import (
     MOST_DEATHS,
     KeptMemory,
@@ -175,6 +184,23 @@ def test_a_poison_request_ends_at_its_second_runner_and_takes_nobody_along(
             assert "finished" not in row.ended
         elif poisons <= 1:
             assert row.ended == "finished", "an innocent request is answered whole"
+
+
+def test_the_usage_tells_how_often_a_request_resumed_and_how_long_it_stood_still() -> None:
+    request, end = Resuming(KeptMemory()), Finished(RID, 9, Usage(completion_tokens=5))
+    assert request.counted(end) is end
+    request.began(begun(), 0.0)
+    request.count(0, 1, 1.0)
+    request.lost("innocent", 2.0, 4.0)
+    request.submit(None)
+    request.lost("innocent", 5.0, 6.0)
+    request.submit(None)
+    request.began(begun(), 7.0)
+    request.count(1, 1, 9.0)
+    usage = request.counted(end).usage
+    assert (usage.resumes, usage.paused_s, usage.completion_tokens) == (2, 7.0, 5)
+    failed = Failed(RID, 9, "deadline", "late", Usage(), {})
+    assert request.counted(failed).usage.resumes == 2
 
 
 def test_a_suspect_is_harmless_after_some_tokens() -> None:
