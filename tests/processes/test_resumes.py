@@ -24,9 +24,11 @@ pytestmark = [pytest.mark.proof, pytest.mark.nodes, pytest.mark.timeout(7200)]
 ROUNDS = 21 if PROVING else 1
 """Faults of each kind. Each meets a model of its own, for a model whose runners die pauses."""
 FAULTS = ("SIGKILL", "SIGSTOP", "deleted")
-SHAPES = ("replica", "alone", "pipeline")
-MODELS = [f"model-{number:03}" for number in range(len(FAULTS) * len(SHAPES) * ROUNDS + 6)]
+SHAPES = ("replica", "alone", "pipeline", "tensor")
+MODELS = [f"model-{number:03}" for number in range(len(FAULTS) * len(SHAPES) * ROUNDS + 8)]
 PATIENCE_S = 240.0
+ENDED = ("done", "completed", "incomplete", "failed", "cancelled")
+COUNTING = [{"role": "user", "content": "List the integers from 1 to 60."}]
 Streams = dict[str, MixedStream]
 
 
@@ -104,7 +106,8 @@ def test_streams_of_all_kinds_survive(
     for _ in range(ROUNDS):
         cluster.clear()
         name = fresh()
-        placed = cluster.place(name, min_nodes=2 if shape == "pipeline" else 1)
+        split = {"min_nodes": 2, "sharding": shape} if shape in ("pipeline", "tensor") else {}
+        placed = cluster.place(name, **split)
         if shape == "replica":
             cluster.place(name, excluded_nodes=[one["node"] for one in placed["shards"]])
         hit = functools.partial(strike, cluster, placed, fault)
@@ -126,3 +129,50 @@ def test_a_lost_node_takes_no_stream_along(
         victim.up(PATIENCE_S)
         eventually(cluster.formed, PATIENCE_S, "the cluster is whole")
     note("one node", "killed node", gaps)
+
+
+@pytest.mark.parametrize("kind", ["background", "job"])
+def test_answers_without_a_client_survive(
+    cluster: Cluster, fresh: Callable[[], str], kind: str
+) -> None:
+    """A background response and a job give the text of the same request with a client."""
+    cluster.clear()
+    name, node = fresh(), cluster.nodes[0]
+    placed = cluster.place(name)
+    asked: dict[str, Any] = {"model": name, "temperature": 0}
+    if kind == "job":
+        asked |= {"messages": COUNTING, "max_tokens": 300, "ignore_eos": True}
+        made = node.http.post("/v1/jobs", json={"path": "/v1/chat/completions", "body": asked})
+        path = f"/v1/jobs/{made.json()['id']}"
+    else:
+        asked |= {"input": COUNTING, "max_output_tokens": 300}
+        made = node.http.post("/v1/responses", json={**asked, "background": True})
+        path = f"/v1/responses/{made.json()['id']}"
+    eventually(lambda: decoded_tokens(node, name) >= 20, 60, "some tokens are there")
+    strike(cluster, placed, "SIGKILL")
+    eventually(lambda: node.http.get(path).json()["status"] in ENDED, 180, "it ends")
+    ended = node.http.get(path).json()
+    if kind == "job":
+        assert ended["status"] == "done", ended
+        assert ended["result"]["timing"]["resumes"] == 1
+        again = node.http.post("/v1/chat/completions", json=asked, timeout=180).json()
+        assert ended["result"]["choices"] == again["choices"]
+        assert ended["result"]["usage"]["completion_tokens"] == 300
+    else:
+        again = node.http.post("/v1/responses", json=asked, timeout=180).json()
+        assert text_of(ended) == text_of(again) and len(text_of(again)) > 150
+        lines = node.http.get("/metrics").text.splitlines()
+        losses = [line for line in lines if "runner_losses" in line and f'"{name}"' in line]
+        assert any('"resumed"' in line for line in losses), losses
+
+
+def text_of(response: dict[str, Any]) -> str:
+    """Return the text of a response's message."""
+    return response["output"][-1]["content"][0]["text"]
+
+
+def decoded_tokens(node: Node, model: str) -> float:
+    """Return how many tokens of a model this node's gateway has counted."""
+    lines = node.http.get("/metrics").text.splitlines()
+    counts = [line for line in lines if line.startswith("shoal_generation_tokens_total{")]
+    return sum(float(line.split()[-1]) for line in counts if f'"{model}"' in line)
