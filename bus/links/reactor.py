@@ -115,14 +115,16 @@ class Reactor(ABC):
         self._drain(link, take)
         if link.security is not None:
             self._read_changes(link)
-            if not self._renews:
-                self._renews = True
-                self.every(RENEW_S, self._renew)
+        if (link.security is not None or link.named) and not self._renews:
+            self._renews = True
+            self.every(RENEW_S, self._renew)
 
     def _renew(self) -> None:
-        """Renew the keys of each link that is open, so that it follows changes of the cluster's
+        """Let each open link follow the names of its servers and the changes of the cluster's
         keys."""
         for link in self._links:
+            if not link.socket.closed:
+                link.named.follow()
             if link.security is not None:
                 self._renew_link(link)
 

@@ -21,6 +21,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from bus.links.curve import FAILED, LinkKeys, bind
+from bus.links.host_names import HostNames, NamedServers, has_name
 from bus.links.security import Security
 from bus.links.traffic import Tally
 from bus.process.endpoints import host_of, is_loopback
@@ -49,6 +50,7 @@ _MONITORED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | sum(FAILED)
 )
 
+_names = HostNames()
 _context: zmq.Context[zmq.Socket[bytes]] | None = None
 
 
@@ -63,7 +65,8 @@ def context() -> zmq.Context[zmq.Socket[bytes]]:
 
 class Link:
     """One socket. A DEALER needs an `identity` if its ROUTER has to recognise it. `tally`, if set,
-    counts messages, except those of `receive_from`.
+    counts messages, except those of `receive_from`. `named`: the servers that it connects to by
+    name.
 
     `security` is for TCP only: ipc and inproc stay plain. A reactor must watch a secure link,
     because it also reads the link's monitor: then refusals are logged and other keys tried.
@@ -83,6 +86,7 @@ class Link:
         self.security = security
         self.listeners: list[Callable[[Change], None]] = []
         self.socket: zmq.Socket[bytes] = context().socket(zmq.SocketType[kind.upper()])
+        self.named = NamedServers(_names, self._reach, self.disconnect)
         self._paths: list[_HeldPath] = []
         self._keys = None if security is None else LinkKeys(self.socket, security)
         self._monitor: zmq.Socket[bytes] | None = None
@@ -144,20 +148,21 @@ class Link:
         return opened
 
     def connect(self, address: str, *, peer: NodeId | None = None) -> None:
-        """Connect; ZeroMQ retries for as long as the link is open.
+        """Connect; ZeroMQ retries for as long as the link is open. ZeroMQ never looks a host name
+        up: `named` does.
 
         Over TCP with a node's security, only `peer` gets a connection: it must prove its id. Raises
         Exposed for TCP beyond loopback without a cluster key.
         """
         self._check_is_here(address)
-        if self._keys is not None and address.startswith("tcp://"):
-            self.monitor()  # or a handshake that ends before the link is watched is missed
-            self._keys.reach(address, peer)
-            return
-        self.socket.connect(address)
+        if has_name(address):
+            self.named.add(address, peer)
+        else:
+            self._reach(address, peer)
 
     def disconnect(self, address: str) -> None:
         """Disconnect from an address; an unknown one is ignored."""
+        self.named.drop(address)
         if self._keys is not None:
             self._keys.forget(address)
         with contextlib.suppress(zmq.ZMQError):
@@ -271,6 +276,13 @@ class Link:
         self._paths = []
         if self._keys is not None:
             self._keys.close()
+
+    def _reach(self, address: str, peer: NodeId | None) -> None:
+        if self._keys is not None and address.startswith("tcp://"):
+            self.monitor()  # or a handshake that ends before the link is watched is missed
+            self._keys.reach(address, peer)
+        else:
+            self.socket.connect(address)
 
     def _check_is_here(self, address: str) -> None:
         """Raise Exposed if the address needs a cluster key that this link does not have."""

@@ -18,9 +18,9 @@ from typing import Any
 
 import orjson
 
-from bus.links.collector import PASSING, CollectorAnswer, HttpCollector
 from bus.process.clock import now
 from bus.process.logs import Log, story_of
+from gateway.tracing.otlp.collector import PASSING, CollectorAnswer, HttpCollector
 from gateway.tracing.otlp.encoding import SpanEncoder, refused_of
 from gateway.tracing.otlp.ended import Count, EndedTrace
 from gateway.tracing.otlp.spans import Value, spans_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bus.links.collector import HttpCollector
 from bus.process.installation import command_to_add
 from bus.process.logs import Log
+from gateway.tracing.otlp.collector import HttpCollector
 from gateway.tracing.otlp.ended import Count, TraceSink
 from gateway.tracing.otlp.spans import Value
 from gateway.view.options import Options

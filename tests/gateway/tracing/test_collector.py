@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bus.links.collector import HttpCollector
+from gateway.tracing.otlp.collector import HttpCollector
 from tests.harness.certificates import TlsPairOnDisk
 from tests.harness.http_servers import running
 
