@@ -17,6 +17,7 @@ from bus.models.kv_files import KvLimits, kv_root
 from bus.process.installation import ENVIRONMENTS, environment_in
 from bus.wire.errors import ConfigError
 from bus.wire.messages.control import GroupSpec, RunnerSpec
+from bus.wire.messages.requests import Speculate
 from conf.blas import usable_cores
 from conf.paths import llama_server
 from conf.settings import load_settings
@@ -55,11 +56,12 @@ def load_engine(
     *,
     busy_runners: Path | None = None,
     kv_limits: KvLimits | None = None,
-    drafts: bool = False,
+    speculate: Speculate = "off",
 ) -> MlxEngine:
     """Import MLX in the calling thread, which then owns it, and load the engine. The file
     `busy_runners` lists the busy runners of this machine; the engine shares the CPU cores with
-    them. `kv_limits` are those of the folder for KV on disk. `drafts`: measure what drafts cost."""
+    them. `kv_limits` are those of the folder for KV on disk. `speculate`
+    is the operator's setting; unless it or the model's card is "off", measure what drafts cost."""
     from runner.mlx.engine import load_engine as load
     from runner.mlx.model.cores import shared_threads
 
@@ -73,7 +75,7 @@ def load_engine(
         progress=progress,
         rank_context=context,
         threads=shared_threads(busy_runners, usable_cores()) if busy_runners else None,
-        drafts=drafts,
+        drafts=(spec.speculate or speculate) != "off",
         disk=None if kv_limits is None else (kv_limits, spec.model),
     )
 
@@ -185,14 +187,18 @@ def main() -> int:
     os.environ.setdefault(*GPU_ORDER)
     shares = sys.platform.startswith("linux") and settings.runner.blas_threads == "auto"
     busy_runners = settings.paths.busy_runners if shares else None
-    drafts = settings.runner.speculate != "off"
     kv_limits = KvLimits(
         kv_root(settings.paths.state),
         most_bytes=settings.runner.kv_disk_bytes,
         least_tokens=settings.runner.kv_disk_min_tokens,
         unused_s=3600 * settings.runner.kv_disk_hours,
     )
-    load = partial(load_engine, busy_runners=busy_runners, kv_limits=kv_limits, drafts=drafts)
+    load = partial(
+        load_engine,
+        busy_runners=busy_runners,
+        kv_limits=kv_limits,
+        speculate=settings.runner.speculate,
+    )
     return run_slot(
         os.environ.get("SHOAL_SLOT", "00"),
         **settings.process_arguments(),

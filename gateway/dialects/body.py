@@ -22,8 +22,10 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError
 
 from bus.wire.errors import BadRequest
+from bus.wire.messages.requests import SPECULATE, Speculate
 from bus.wire.shares import MAX_PRIORITY, PRIORITIES
 from gateway.dialects.dialect import Extras, Limits
+from gateway.dialects.encode import is_deeper
 from gateway.dialects.unknown_fields import (
     MAX_NAMED,
     Location,
@@ -44,6 +46,7 @@ EXTRAS: Mapping[str, str] = {
     "x_priority": "a word or a number from 0 to 1000; lower goes first",
     "x_reattach_s": "seconds for which a client that left may read its stream again; at most 300",
     "x_resume": "false: the answer ends with an error if its runner dies",
+    "x_speculate": f"how to draft tokens: {', '.join(SPECULATE)}",
     "x_stay_warm": "seconds to keep the model afterwards; at most 7 days",
     "x_timeout_s": "deadline in seconds, above 0; at most 7 days",
     "x_trace": "true: record a trace of the request",
@@ -180,7 +183,7 @@ def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadRequest("the request body must be a JSON object")
     fields = cast(dict[str, Any], value)
-    if _deeper_than(fields, limits.depth):
+    if is_deeper(fields, limits.depth):
         raise BadRequest(f"the request body is nested deeper than {limits.depth} levels")
     return fields
 
@@ -213,7 +216,15 @@ def take_extras(fields: dict[str, Any]) -> Extras:
         trace=_truth("x_trace", fields, default=False),
         resume=_truth("x_resume", fields, default=True),
         reattach_s=_seconds("x_reattach_s", fields, above=0.0, most=MOST_REATTACH_S),
+        speculate=_speculate(fields.pop("x_speculate", None)),
     )
+
+
+def _speculate(value: Any) -> Speculate | None:
+    if value is None or value in SPECULATE:
+        return value
+    names = ", ".join(SPECULATE)
+    raise BadRequest(f"x_speculate must be one of {names}", field="x_speculate")
 
 
 def _truth(name: str, fields: dict[str, Any], *, default: bool) -> bool:
@@ -360,20 +371,6 @@ def _check_counts(body: bytes, limits: Limits) -> None:
     ):
         if count > limit:
             raise BadRequest(f"the request body has {count} {noun}; the limit is {limit}")
-
-
-def _deeper_than(value: Any, limit: int) -> bool:
-    level: list[Any] = [value]
-    for _ in range(limit):
-        level = [
-            child
-            for node in level
-            for child in (cast(dict[str, Any], node).values() if isinstance(node, dict) else node)
-            if isinstance(child, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _priority(value: Any) -> int:

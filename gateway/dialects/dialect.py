@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from bus.wire.ids import RequestId
 from bus.wire.messages.derived import DerivedModel
-from bus.wire.messages.requests import GenerationRequest
+from bus.wire.messages.requests import GenerationRequest, Speculate
 from bus.wire.messages.tokens import Entry
 from gateway.dialects.collect import Collected
 from gateway.dialects.faults import HttpFault
@@ -75,7 +75,8 @@ class Extras:
     `keep_alive_s` is infinite for "for ever". `says_priority`: the body sets the priority, so no
     client profile or model card changes it. The next request is refused for `cooldown_s` after this
     one. `resume`: the answer outlives its runner. `reattach_s`: for how long a client that left may
-    read its stream again; None: the request ends with its connection. `ignored` are the paths of
+    read its stream again; None: the request ends with its connection. `speculate`: how its rows are
+    drafted; None: as the model says. `ignored` are the paths of
     unknown fields, which had no effect. `for_thinking` are the paths of fields that have an effect
     only in thinking models.
     """
@@ -89,6 +90,7 @@ class Extras:
     trace: bool = False
     resume: bool = True
     reattach_s: float | None = None
+    speculate: Speculate | None = None
     keep_alive_s: float | None = None
     ignored: tuple[str, ...] = ()
     for_thinking: tuple[str, ...] = ()

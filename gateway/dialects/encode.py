@@ -69,6 +69,21 @@ def _escaped(match: re.Match[bytes]) -> bytes:
     return _ESCAPES[match.group()]
 
 
+def is_deeper(value: Any, levels: int) -> bool:
+    """Return whether the arrays and objects in a JSON value are nested deeper than `levels`."""
+    level: list[Any] = [value]
+    for _ in range(levels):
+        level = [
+            child
+            for node in level
+            for child in (cast(dict[str, Any], node).values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
 def text_bytes(text: str) -> bytes:
     """Return `text` as a JSON string in quotes, without any character that a client could take for
     a line break."""

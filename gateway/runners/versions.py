@@ -41,6 +41,8 @@ can resume it."""
 RESUME_PROTOCOL = 13
 """First version in which a runner reports the tokens of an answer, so that another runner can
 resume it after the first one died."""
+SPECULATE_PROTOCOL = 14
+"""First version with requests that choose a drafter."""
 
 
 def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
@@ -56,6 +58,8 @@ def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
     if protocol < DRAFTS_PROTOCOL and request.prediction is not None:
         # a prediction changes the speed, never the text
         request = request.model_copy(update={"prediction": None})
+    if protocol < SPECULATE_PROTOCOL and request.speculate is not None:
+        request = request.model_copy(update={"speculate": None})
     if protocol < TRACE_PROTOCOL and request.trace:
         request = request.model_copy(update={"trace": None})
     return Submit(
@@ -91,6 +95,8 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
         return _older("which cannot continue from token ids", "history")
     if protocol < ADAPTER_PROTOCOL and request.adapter is not None:
         return _older("which does not support adapters", "model")
+    if protocol < SPECULATE_PROTOCOL and request.speculate not in (None, "auto"):
+        return _older("which cannot choose a drafter per request", "x_speculate")
     too_old = RECALL_PROTOCOL if submit.deaths == 0 else RESUME_PROTOCOL
     if protocol < too_old and submit.so_far is not None:
         return _older("which cannot resume an answer from another runner", None)

@@ -63,6 +63,9 @@ class TextResponder:
             return Refusal(reason="unsupported", message=message, field="model")
         others = [_arrival(other) for other in self._server.open.values() if not other.accepted]
         with self._loop.scheduling() as scheduler:
+            undrafted = scheduler.intake.undrafted(request.request.speculate)
+            if undrafted is not None:
+                return undrafted
             place = scheduler.intake.make_place(_arrival(request), others, now)
         if isinstance(place, Refusal):
             return place

@@ -6,7 +6,6 @@ engine load, warms up and serves. It also watches the engine and the other ranks
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from bus.wire.messages.control import RunnerSpec
@@ -17,6 +16,7 @@ from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import (
     TEXT_THREAD,
+    Factories,
     Progressed,
     RoleParts,
     ServingRole,
@@ -24,7 +24,7 @@ from runner.roles.role import (
     watchdog,
 )
 from runner.roles.startup import Startup
-from runner.schedule import EXACT_TOKENS, Scheduler, ScheduleSettings, why_no_drafts
+from runner.schedule import Scheduler, ScheduleSettings
 from runner.text import TextWorks
 
 
@@ -44,6 +44,7 @@ class LeadRole(ServingRole):
         if self._channel is not None:
             self._channel.on_memory = self._measured
             self._loop.spans = self._channel.context.spans
+        self._why_no_drafts = ""
         self._startup = Startup(parts, self._loop, self._opened)
         self._responder = self._server.responder = TextResponder(
             self._server, shell, loop=self._loop, text=self._startup.text
@@ -84,15 +85,9 @@ class LeadRole(ServingRole):
     # --- from the engine's thread ----------------------------------------------------------
 
     def _new_scheduler(self, facts: EngineFacts) -> Scheduler:
-        settings = _settings(self._spec, drafts=not self._why_no_drafts(facts))
-        if self._factories.speculate == "auto":
-            # Gaps in a row's KV move its columns, on which the last digits depend.
-            settings = replace(settings, draft_within=EXACT_TOKENS, drafts_together=False)
-        return Scheduler(facts, settings)
-
-    def _why_no_drafts(self, facts: EngineFacts) -> str:
-        factories = self._factories
-        return why_no_drafts(factories.speculate, facts, is_exact=factories.parity == "exact")
+        scheduler = Scheduler(facts, _settings(self._spec, self._factories))
+        self._why_no_drafts = scheduler.intake.why_no_drafts
+        return scheduler
 
     def _load_engine(self, progress: Progressed) -> Engine:
         context = None if self._channel is None else self._channel.context
@@ -103,7 +98,7 @@ class LeadRole(ServingRole):
         assert facts is not None, "loaded"
         self.described = {
             **self._meter.loaded(facts),
-            "no_drafts": self._why_no_drafts(facts),
+            "no_drafts": self._why_no_drafts,
         }
         self._note_kv(self._meter.kv)
         self._host.signal("loaded")
@@ -126,12 +121,13 @@ class LeadRole(ServingRole):
             self._startup.stepped(news)
 
 
-def _settings(spec: RunnerSpec, *, drafts: bool) -> ScheduleSettings:
+def _settings(spec: RunnerSpec, factories: Factories) -> ScheduleSettings:
     return ScheduleSettings(
         max_rows=spec.max_rows,
         max_waiting=spec.max_waiting,
         prefill_share=spec.prefill_share,
         prefix_bytes=spec.prefix_cache_bytes,
         paused_limit_s=spec.drop_idle_s,
-        drafts=drafts,
+        speculate=spec.speculate or factories.speculate,
+        parity_is_exact=factories.parity == "exact",
     )

@@ -24,6 +24,7 @@ from bus.wire.instances import Phase
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
+from bus.wire.messages.requests import Speculate
 from bus.wire.messages.tokens import Cancel
 from runner import lifecycle
 from runner.embedding import Embedder, EngineTokenizer, InputsReader
@@ -82,7 +83,7 @@ class Factories:
     environment: Callable[[str], Environment | None] = lambda _name: None
     prepare: Callable[[], None] = lambda: None
     engine_bytes: Callable[[], int | None] = lambda: None
-    speculate: Literal["auto", "off", "ngram"] = "off"
+    speculate: Speculate = "off"
     parity: Literal["exact", "fast"] = "exact"
 
 

@@ -4,7 +4,6 @@ one request.
 Pure: time arrives as `now`. It works on tokens and bytes, never on arrays.
 """
 
-from runner.schedule.drafting import EXACT_TOKENS, why_no_drafts
 from runner.schedule.intake import Arrival
 from runner.schedule.rows import (
     RowCost,
@@ -21,7 +20,6 @@ from runner.schedule.scheduler import STEPS_AHEAD, Placed, Scheduler, SchedulerL
 from runner.schedule.table import ScheduleSettings
 
 __all__ = [
-    "EXACT_TOKENS",
     "STEPS_AHEAD",
     "Arrival",
     "Placed",
@@ -37,5 +35,4 @@ __all__ = [
     "ScheduleSettings",
     "Scheduler",
     "SchedulerLoad",
-    "why_no_drafts",
 ]

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId
+from bus.wire.messages.requests import Speculate
 from bus.wire.shares import Sharer, Shares, standing
 from runner.schedule.costs import GroupSize
 from runner.schedule.rows import Row
@@ -56,7 +57,23 @@ class Intake:
             return Refusal(
                 reason="conflict", message=f"request {prepared.request_id} already exists"
             )
+        if prepared.request.speculate == "grammar" and prepared.grammar is None:
+            message = "x_speculate = grammar needs a response format or a required tool call"
+            return Refusal(reason="bad_request", message=message, field="x_speculate")
         return self._never_fits(prepared, made)
+
+    @property
+    def why_no_drafts(self) -> str:
+        """Return why rows whose requests do not say how they are drafted decode plainly; empty if
+        they are drafted."""
+        return self._table.draft_rules[self._table.settings.speculate].why_not
+
+    def undrafted(self, choice: Speculate | None) -> Refusal | None:
+        """Return a refusal if a request names a drafter that this model lacks; None otherwise."""
+        if choice in (None, "auto", "off") or not (why := self._table.draft_rules[choice].why_not):
+            return None
+        message = f"x_speculate = {choice} is not possible: {why}; use auto or off"
+        return Refusal(reason="unsupported", message=message, field="x_speculate")
 
     def full(self, sharer: Sharer, preparing: Sequence[Sharer] = ()) -> Refusal | None:
         """Return why the queue has no free place for a request of `sharer`; None if it has one.

@@ -21,8 +21,11 @@ from runner.schedule.drafting import (
     LONGEST_DRAFT,
     WAIT_SHARE,
     Draft,
+    Drafter,
+    DraftRules,
     DraftTurns,
     NgramDrafter,
+    NoDrafter,
     best_shared_length,
     chances_of,
 )
@@ -83,7 +86,7 @@ def count_drafts(
 def room_of(table: RowTable, row: Row) -> int:
     """Return the most tokens of a draft that follows the row's next token or is computed with its
     last one."""
-    within = min(row.reserved, table.settings.draft_within or row.reserved)
+    within = min(row.reserved, _rules(table, row).within or row.reserved)
     most = min(LONGEST_DRAFT, row.prepared.max_tokens - len(row.made) - 1, within - row.length)
     if row.thinking is not None:
         while most > 0 and row.thinking.may_be_due(1 + most):
@@ -93,23 +96,24 @@ def room_of(table: RowTable, row: Row) -> int:
 
 def _alone(table: RowTable) -> Row | None:
     """Return the only row in the engine if it decodes and may be drafted."""
-    if not table.settings.drafts or not table.facts.verifies or len(table.live) != 1:
+    if len(table.live) != 1:
         return None
     (row,) = table.live.values()
-    if row.status != "decoding" or row.forced:
+    if _rules(table, row).why_not or row.status != "decoding" or row.forced:
         return None
     return row
 
 
 def _together(table: RowTable) -> list[Row]:
     """Return the rows that decode together and may be drafted. Empty if there are fewer than two,
-    or a live row does something else; paused rows do nothing."""
-    settings = table.settings
-    if not (settings.drafts and settings.drafts_together and table.facts.shared_draft_costs):
+    or a live row does something else; paused rows do nothing. A row whose text drafts of others
+    must not change excludes all."""
+    if not table.facts.shared_draft_costs:
         return []
     rows: list[Row] = []
     for row in table.live.values():
-        if row.status != "decoding" or row.forced:
+        rules = _rules(table, row)
+        if row.status != "decoding" or row.forced or rules.why_not or not rules.together:
             return []
         if row.paused_at is None:
             rows.append(row)
@@ -159,12 +163,19 @@ def _best_together(
     return best_shared_length(chances, table.shared_costs.of(len(rows)), late)
 
 
+def _rules(table: RowTable, row: Row) -> DraftRules:
+    """Return how the row is drafted: as its request says, else by the settings."""
+    return table.draft_rules[row.prepared.request.speculate or table.settings.speculate]
+
+
 def _turns(table: RowTable, row: Row) -> DraftTurns:
     """Return the row's drafts. A row that was not alone before gets the state that it would have if
     it had always been."""
     if row.drafts is None:
         prepared, before = row.prepared, row.made[:-1]
-        drafter = NgramDrafter.after(prepared.tokens, before, prepared.prediction_tokens)
+        drafter: Drafter = NoDrafter()
+        if _rules(table, row).copies:
+            drafter = NgramDrafter.after(prepared.tokens, before, prepared.prediction_tokens)
         row.drafts = DraftTurns(
             drafter, table.draft_costs, follows_grammar=prepared.grammar is not None
         )

@@ -8,10 +8,11 @@ bytes per token, as a padded batch takes, plus the fixed part per row.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bus.wire.ids import RequestId, TokenId
+from bus.wire.messages.requests import Speculate
 from bus.wire.shares import AGED_S, Shares
 from runner.engine import (
     EngineFacts,
@@ -28,7 +29,7 @@ from runner.engine import (
 from runner.group.lockstep import digested
 from runner.schedule.budget import PrefillAccount, Timekeeper
 from runner.schedule.costs import CostModel, GroupSize
-from runner.schedule.drafting import Draft, SharedCosts, costs_of
+from runner.schedule.drafting import Draft, DraftRules, SharedCosts, costs_of, draft_rules
 from runner.schedule.prefixes import BLOCK_TOKENS, DiskIndex, PrefixIndex
 from runner.schedule.pressure import Pressure
 from runner.schedule.rows import Row, RowEvent, RowKey
@@ -42,9 +43,8 @@ class ScheduleSettings:
     row that waited this long in total precedes every priority. `give_way_s`: a row that ran this
     long may be preempted for a row that waited as long, if its requester has too many; checked
     every `look_s`. `paused_grace_s`: a paused row may be preempted after it; `paused_limit_s` ends
-    it. `drafts`: a row that decodes alone is speeded up by drafts, if the engine verifies them;
-    only up to `draft_within` tokens of the row, if given. `drafts_together`: so are rows that
-    decode together.
+    it. `speculate`: how rows are drafted whose requests do not say it. `parity_is_exact`: the
+    setting `runner.parity` is "exact".
     """
 
     max_rows: int = 32
@@ -64,9 +64,8 @@ class ScheduleSettings:
     block_tokens: int = BLOCK_TOKENS
     prefix_bytes: int = 256 * 2**20
     kv_bytes: int | None = None
-    drafts: bool = False
-    drafts_together: bool = True
-    draft_within: int | None = None
+    speculate: Speculate = "off"
+    parity_is_exact: bool = True
 
 
 @dataclass(slots=True)
@@ -159,6 +158,7 @@ class RowTable:
     draft_costs: Sequence[float] = field(init=False)
     """The cost of a step that verifies a draft, for each length, in plain steps; fixed at load."""
     shared_costs: SharedCosts = field(init=False)
+    draft_rules: Mapping[Speculate, DraftRules] = field(init=False)
     disk: DiskIndex | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -169,6 +169,7 @@ class RowTable:
         )
         self.draft_costs = costs_of(facts.draft_costs)
         self.shared_costs = SharedCosts([(1, facts.draft_costs), *facts.shared_draft_costs])
+        self.draft_rules = draft_rules(facts, is_exact=settings.parity_is_exact)
         self.account = PrefillAccount(settings.prefill_share)
         self.timekeeper = Timekeeper(self.costs, self.account)
         least = facts.disk_tokens

@@ -90,7 +90,7 @@ def played(pairs: list[tuple[list[int], list[int]]], *, drafts: bool) -> Outcome
         kv_bytes=10**8,
         context_tokens=4096,
     )
-    loop = Loop(model, ScheduleSettings(drafts=drafts))
+    loop = Loop(model, ScheduleSettings(speculate="ngram" if drafts else "off"))
     engine = Replayed(loop.facts, loop.costs)
     loop.engine = engine
     keys: list[RowKey] = []

@@ -208,7 +208,10 @@ def contest(
 
 
 def schedulers(engine: MlxEngine) -> dict[bool, Scheduler]:
-    return {on: Scheduler(engine.facts, ScheduleSettings(drafts=on)) for on in (False, True)}
+    return {
+        on: Scheduler(engine.facts, ScheduleSettings(speculate="ngram" if on else "off"))
+        for on in (False, True)
+    }
 
 
 def edited(text: str, chance: random.Random) -> str:

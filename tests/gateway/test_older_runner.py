@@ -183,3 +183,14 @@ def test_a_prediction_is_left_out_for_versions_before_12(made: GatewayTestbed) -
     assert answered.status_code == 200, answered.text
     eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
     assert runner.heard("bad") == []
+
+
+def test_a_choice_of_drafter_is_refused_for_versions_before_14(made: GatewayTestbed) -> None:
+    runner = made.runner(new_name(), protocol=13)
+    refused = chat(made, x_speculate="off")
+    assert refused.status_code == 400, refused.text
+    assert "x_speculate" in refused.text and "older version of shoal" in refused.text
+    answered = chat(made, x_speculate="auto")
+    assert answered.status_code == 200, answered.text
+    eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
+    assert runner.heard("bad") == []

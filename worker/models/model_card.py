@@ -135,6 +135,7 @@ def model_card(
         tool_parser=notes.tool_parser,
         reasoning_parser=notes.reasoning_parser,
         special_tokens_in_messages=notes.special_tokens_in_messages,
+        speculate=notes.speculate,
         bundled=bundled,
         layer_bytes=parts.layers,
         layer_active_bytes=parts.active,
@@ -209,6 +210,7 @@ def gguf_card(
         tool_parser=notes.tool_parser,
         reasoning_parser=notes.reasoning_parser,
         special_tokens_in_messages=notes.special_tokens_in_messages,
+        speculate=notes.speculate,
         kv_value_bytes=2,
         kv_full_because=f"{ENGINE} keeps its KV in 16 bits",
     )

@@ -164,6 +164,7 @@ class RunnerSpecs:
             tool_parser="" if card is None else card.tool_parser,
             reasoning_parser="" if card is None else card.reasoning_parser,
             special_tokens_in_messages=card is not None and card.special_tokens_in_messages,
+            speculate=None if card is None else card.speculate,
             devices=give.shard.devices,
             into="" if instance.quantizes is None else str(self.models.folder),
         )

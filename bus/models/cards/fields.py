@@ -18,13 +18,14 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from bus.models.cards.lines import line_of
 from bus.models.cards.parsers import REASONING_PARSERS, TOOL_PARSERS
 from bus.models.lora import is_adapter_name
 from bus.wire.errors import first_problem
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind, not_a_kind
 from bus.wire.messages.derived import DerivedModel
-from bus.wire.messages.requests import Sampling
+from bus.wire.messages.requests import SPECULATE, Sampling, Speculate
 from bus.wire.shares import MAX_PRIORITY, PRIORITIES
 
 CARD_FILE = "card.toml"
@@ -33,7 +34,6 @@ DEFAULTS_BYTES = 16 << 10
 """Maximum size of a card's defaults for requests; all nodes get them every half minute."""
 MOST_ALIASES, MOST_STOPS, STOP_CHARACTERS = 16, 16, 200
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
-_KEY = re.compile(r"""[ \t]*\[{0,2}[ \t]*["']?([A-Za-z0-9_-]+)""")
 FOR_PEOPLE = ("name", "summary", "license")
 NOT_YET = frozenset({"draft_model"})
 """Keys that are planned but not implemented."""
@@ -46,7 +46,8 @@ MEANT = {
     "enable_thinking": "thinking_default", "kv_backend": "kv", "kv_bits": "kv", "pinned": "pin",
     "x_priority": "priority", "fast_synch": "metal_fast_synch", "lora": "adapters",
     "storage_size": "memory_bytes", "tool_call_parser": "tool_parser",
-    "special_tokens": "special_tokens_in_messages",
+    "special_tokens": "special_tokens_in_messages", "speculative": "speculate",
+    "x_speculate": "speculate", "drafter": "speculate",
 }  # fmt: skip
 """Names that other programs use for our keys and that are too different in spelling for a search by
 similarity."""
@@ -83,7 +84,8 @@ class Notes:
     `adapters`: the adapters to load (None: all in the model's folder). `adapter`: the default of
     requests that name none. `tool_parser` and `reasoning_parser`: names in
     `bus.models.cards.parsers`; if empty, the chat template decides. `special_tokens_in_messages`:
-    special tokens in the text of messages count as tokens, not as text. `said`: the keys that the
+    special tokens in the text of messages count as tokens, not as text. `speculate`: how requests
+    that do not say it are drafted; None: as the runner's setting says. `said`: the keys that the
     file sets. `template`: a Go template, which earlier versions accepted; requests to the model are
     refused while it is set.
     """
@@ -110,6 +112,7 @@ class Notes:
     tool_parser: str = ""
     reasoning_parser: str = ""
     special_tokens_in_messages: bool = False
+    speculate: Speculate | None = None
 
     def defaults(self, model: ModelId, *, can_think: bool) -> DerivedModel | None:
         """Return the defaults of the model's requests; None if the card has none."""
@@ -156,7 +159,7 @@ def read_card(data: bytes) -> Notes:
     try:
         return notes_from(table)
     except BadCard as error:
-        line = _line_of(text, error.key)
+        line = line_of(text, error.key)
         why = f"line {line}: {error}" if line else str(error)
         raise BadCard(why, error.key, line) from error
 
@@ -202,22 +205,6 @@ def _checked(check: Callable[[str, object], Any], key: str, value: object) -> An
         return check(key, value)
     except ValueError as error:
         raise BadCard(str(error), key) from error
-
-
-def _line_of(text: str, key: str) -> int:
-    """Return the line on which a key of a card begins, from 1 on; 0 if there is none. A line inside
-    a multi-line string does not count: the text before such a line is not valid TOML."""
-    lines = text.splitlines(keepends=True)
-    for number, line in enumerate(lines, start=1):
-        match = _KEY.match(line)
-        if not key or match is None or match[1] != key:
-            continue
-        try:
-            tomllib.loads("".join(lines[: number - 1]))
-        except ValueError:
-            continue
-        return number
-    return 0
 
 
 def _unknown(key: str) -> str:
@@ -281,6 +268,10 @@ def _tool_parser(key: str, value: object) -> str:
 
 def _reasoning_parser(key: str, value: object) -> str:
     return _choice(REASONING_PARSERS, key, value)
+
+
+def _speculate(key: str, value: object) -> Speculate:
+    return cast(Speculate, _choice(SPECULATE, key, value))
 
 
 def _choice(words: tuple[str, ...], key: str, value: object) -> str:
@@ -349,6 +340,7 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "tool_parser": _tool_parser,
     "reasoning_parser": _reasoning_parser,
     "special_tokens_in_messages": _switch,
+    "speculate": _speculate,
 }
 """The function that checks the value of each effective key, except the keys of `NUMBERS`."""
 KNOWN_KEYS = (*CHECKS, *NUMBERS, *FOR_PEOPLE)

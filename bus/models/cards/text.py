@@ -45,6 +45,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "true",
         "special tokens in messages are tokens, not text; from the next load on",
     ),
+    "speculate": (
+        '"ngram"',
+        "how tokens are drafted: auto, off, ngram, grammar or draft_model; from the next load on",
+    ),
     "kv": (
         '"8bit"',
         "KV format: full, 8bit, 4bit or a window such as window:4096; from the next load on",

@@ -68,6 +68,7 @@ ABILITIES = (
     ),
     EngineAbility("log-probabilities of prompts", "prompt_logprobs", done=False),
     EngineAbility("LoRA adapters", "model", done=False),
+    EngineAbility("named drafters", "x_speculate", done=False, note="use auto or off"),
 )
 """The abilities of llama-server as shoal uses it."""
 
@@ -89,6 +90,7 @@ def missing_ability(request: GenerationRequest) -> EngineAbility | None:
         "logit_bias": repeats and bool(sampling.logit_bias),
         "prompt_logprobs": request.prompt_logprobs is not None,
         "model": request.adapter is not None,
+        "x_speculate": request.speculate not in (None, "auto", "off"),
     }
     lacking = (each for each in ABILITIES if not each.done)
     return next((each for each in lacking if needed[each.field]), None)

@@ -6,7 +6,7 @@ Content is a list of typed parts, so that an image or a document is never mistak
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -172,6 +172,14 @@ Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model should think, from least to most. (`thinking` False means not at all.)"""
 
 
+Speculate = Literal["auto", "off", "ngram", "grammar", "draft_model"]
+"""How rows are drafted: `off`, by the named drafter, or as the model can without a change of text
+(`auto`). `grammar` drafts the text that a response format leaves no choice about. `ngram` also
+copies from earlier text, and `draft_model` asks a smaller model instead."""
+
+SPECULATE: tuple[Speculate, ...] = get_args(Speculate)
+
+
 class GenerationRequest(Message):
     """One request for text, or for vectors (prompt of kind `inputs`); the same for every API.
 
@@ -193,7 +201,8 @@ class GenerationRequest(Message):
     batch 50). `key_id`: the API key of the request, if there are several; only requests of one key
     share prefixes. `adapter`: the LoRA adapter beside the model to compute with; None: the model
     alone. `prediction`: the text that the client expects as the answer; a source of drafts, which
-    change no text. `question`: nothing is generated; the request ends when its prompt is read, and
+    change no text. `speculate`: how its rows are drafted; None: as the model's card or the runner's
+    setting says. `question`: nothing is generated; the request ends when its prompt is read, and
     its end has the answer to the question. `trace`: before the end, the runner reports what it did
     at which time.
     """
@@ -225,6 +234,7 @@ class GenerationRequest(Message):
     adapter: str | None = None
     trace: Literal[True] | None = None
     prediction: str | None = None
+    speculate: Speculate | None = None
 
 
 DRAFT_COUNTS = (

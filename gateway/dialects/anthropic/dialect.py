@@ -115,6 +115,7 @@ def _request_of(
         parallel_tool_calls=not _one_call(body),
         priority=extras.priority,
         client_id=_client_of(body, extras),
+        speculate=extras.speculate,
     )
 
 

@@ -107,6 +107,7 @@ def _parsed(
         top_logprobs=top_logprobs_of(body.logprobs, body.top_logprobs),
         priority=extras.priority,
         client_id=extras.client_id,
+        speculate=extras.speculate,
         history=history,
     )
     empty: Intent = "unload" if keep_alive_s == 0 else "load"

@@ -104,6 +104,7 @@ def _parsed(body: ModelBody, prompt: InputsPrompt, extras: Extras, context: Pars
         prompt=prompt,
         priority=extras.priority,
         client_id=extras.client_id,
+        speculate=extras.speculate,
     )
     empty = "unload" if keep_alive_s == 0 else "load"
     return Parsed(

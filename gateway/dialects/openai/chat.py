@@ -99,6 +99,7 @@ class OpenAIChat:
             min_tokens=parsed_body.min_tokens or None,
             priority=fields.priority_of(parsed_body.service_tier, extras),
             client_id=fields.client_of(parsed_body, extras),
+            speculate=extras.speculate,
             prediction=fields.predicted_of(parsed_body.prediction),
         )
         if not sent.isdisjoint(SETS_THINKING):

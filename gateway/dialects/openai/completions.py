@@ -153,4 +153,5 @@ def _request_of(
         min_tokens=body.min_tokens or None,
         priority=fields.priority_of(body.service_tier, extras),
         client_id=fields.client_of(body, extras),
+        speculate=extras.speculate,
     )

@@ -192,6 +192,7 @@ def _parsed(
         prompt=prompt,
         priority=extras.priority,
         client_id=extras.client_id,
+        speculate=extras.speculate,
         question=question,
     )
     return Parsed(

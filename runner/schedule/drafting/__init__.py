@@ -4,8 +4,8 @@ Pure. A draft never changes the text of a row. The model draws its own token at 
 position, with the random key of that position. A drafted token counts only while it is equal.
 """
 
-from runner.schedule.drafting.choice import EXACT_TOKENS, SpeculateChoice, why_no_drafts
-from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter
+from runner.schedule.drafting.choice import EXACT_TOKENS, DraftRules, draft_rules
+from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter, NoDrafter
 from runner.schedule.drafting.length import (
     LENGTHS,
     WAIT_SHARE,
@@ -23,15 +23,16 @@ __all__ = [
     "LONGEST_DRAFT",
     "WAIT_SHARE",
     "Draft",
+    "DraftRules",
     "DraftTurns",
     "Drafter",
     "NgramDrafter",
+    "NoDrafter",
     "SharedCosts",
-    "SpeculateChoice",
     "best_length",
     "best_shared_length",
     "chances_of",
     "costs_of",
-    "why_no_drafts",
+    "draft_rules",
     "worth_waiting",
 ]

@@ -1,33 +1,63 @@
-"""Whether rows of a loaded model are drafted, by the setting `runner.speculate`. Pure."""
+"""How the rows of a loaded model are drafted, by the choice of a request, a card or the setting
+`runner.speculate`. Pure."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
 
+from bus.wire.messages.requests import SPECULATE, Speculate
 from runner.engine import EngineFacts
 
 EXACT_TOKENS = 320
 """With longer rows the last digits of attention depend on the columns that a step attends to
 (decision 0016), even if products have the bits of plain steps."""
 
-SpeculateChoice = Literal["auto", "off", "ngram"]
+
+@dataclass(frozen=True, slots=True)
+class DraftRules:
+    """How rows with one choice are drafted. `why_not`: why they decode plainly; empty if they are
+    drafted. `copies`: from earlier text and the prediction. `within`: only up to so many tokens of
+    the row; None: without a limit. `together`: also beside other rows, if these allow it, too. The
+    text that a grammar implies is always a draft."""
+
+    why_not: str = ""
+    copies: bool = False
+    within: int | None = None
+    together: bool = False
 
 
-def why_no_drafts(choice: SpeculateChoice, facts: EngineFacts, *, is_exact: bool) -> str:
-    """Return why no drafts are verified; empty if they are.
+def draft_rules(facts: EngineFacts, *, is_exact: bool) -> Mapping[Speculate, DraftRules]:
+    """Return the rules of each choice for this model.
 
     "auto" requires that text is the same with and without drafts. So it needs float32, a CPU, and
     `runner.parity = exact` (`is_exact`). Steps of several columns must have the bits of plain
-    steps. With "ngram" the text is repeatable. It may differ from the text without drafts where two
-    tokens are about equally likely.
+    steps. With a named drafter the text is repeatable. It may differ from the text without drafts
+    where two tokens are about equally likely.
     """
+    return {choice: _rules(choice, facts, is_exact=is_exact) for choice in SPECULATE}
+
+
+def _rules(choice: Speculate, facts: EngineFacts, *, is_exact: bool) -> DraftRules:
     if choice == "off":
-        return "runner.speculate is off"
+        return DraftRules("speculation is off")
     if not facts.verifies:
-        return "this model or group cannot take back tokens, or its rows cannot share a batch"
-    same = is_exact and facts.extra.get("dtype") == "float32" and not facts.extra.get("on_gpu")
-    if choice == "auto" and not same:
+        return DraftRules(
+            "this model or group cannot take back tokens, or its rows cannot share a batch"
+        )
+    if choice == "auto":
+        # Gaps in a row's KV move its columns, on which the last digits depend: never together.
+        why_not = _why_not_exact(facts, is_exact=is_exact)
+        return DraftRules(why_not, copies=True, within=EXACT_TOKENS)
+    if choice == "draft_model":
+        return DraftRules("the model has no draft model")
+    return DraftRules(copies=choice == "ngram", together=True)
+
+
+def _why_not_exact(facts: EngineFacts, *, is_exact: bool) -> str:
+    """Return why drafts could change the text; empty if they cannot."""
+    if not is_exact or facts.extra.get("dtype") != "float32" or facts.extra.get("on_gpu"):
         return "text could differ (it needs float32 on a CPU and runner.parity = exact)"
-    if choice == "auto" and not facts.extra.get("drafts_exactly"):
+    if not facts.extra.get("drafts_exactly"):
         return "text could differ (on this machine a step of several columns rounds differently)"
     return ""

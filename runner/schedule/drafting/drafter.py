@@ -40,3 +40,13 @@ class Drafter(Protocol):
     def draft(self, most: int) -> Draft | None:
         """Return up to `most` guessed tokens; None if there is no guess."""
         ...
+
+
+class NoDrafter:
+    """Guesses nothing, so that only the text that a grammar implies is drafted."""
+
+    def take(self, tokens: Sequence[TokenId]) -> None:
+        """Do nothing: there is nothing to learn."""
+
+    def draft(self, most: int) -> Draft | None:
+        return None

@@ -187,6 +187,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "logit_bias": {"sampling": Sampling(repetition_penalty=0.9, logit_bias={1: 5.0})},
     "prompt_logprobs": {"prompt_logprobs": 1},
     "model": {"adapter": "mine"},
+    "x_speculate": {"speculate": "ngram"},
 }
 
 
@@ -204,7 +205,9 @@ HINTS = {"prediction"}
 
 def test_each_field_of_a_request_is_obeyed_or_refused_for_gguf_models() -> None:
     fields = GenerationRequest.model_fields.keys() | Sampling.model_fields.keys()
-    assert fields - OBEYED - HINTS == {"prompt_logprobs", "adapter"}, "a new field: see `ABILITIES`"
+    assert fields - OBEYED - HINTS == {"prompt_logprobs", "adapter", "speculate"}, (
+        "a new field: see `ABILITIES`"
+    )
     assert fields >= OBEYED
 
 

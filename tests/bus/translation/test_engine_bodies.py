@@ -49,7 +49,7 @@ SENT: dict[str, tuple[Any, dict[str, Any]]] = {
 REFUSED = ("history", "prompt_logprobs", "question", "template")
 FOR_RUNNERS = ("request_id", "model", "priority", "client_id", "key_id", "adapter", "trace")
 """Fields that a runner reads itself; `model` and `adapter` become `Target.model`."""
-HINTS = ("prediction",)
+HINTS = ("prediction", "speculate")
 """Fields that can only make an answer faster; some servers refuse them."""
 SAMPLING: dict[str, tuple[Any, Any]] = {
     "temperature": (0.0, 0.0),
@@ -120,6 +120,16 @@ def test_what_a_bare_server_lacks_is_named(prompt: Any) -> None:
     named = {"min_tokens", "ignore_eos", "chat_template_kwargs", "thinking_budget"}
     assert set(body.unheeded) == (named | {"thinking"} if prompt is CHAT else named)
     assert not set(body.fields) & EXTRA_FIELDS
+
+
+@pytest.mark.parametrize("target", [VLLM, Target("m", "anthropic", "the provider 'claude'")])
+def test_a_named_drafter_is_refused_and_other_choices_pass(target: Target) -> None:
+    plain = translated(target, request_of())
+    assert translated(target, request_of(speculate="off")) == plain
+    assert translated(target, request_of(speculate="auto")) == plain
+    with pytest.raises(NotCarried, match="use auto or off") as raised:
+        translated(target, request_of(speculate="ngram"))
+    assert raised.value.field == "x_speculate"
 
 
 def test_variables_and_thinking_reach_the_template() -> None:

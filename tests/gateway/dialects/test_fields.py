@@ -308,7 +308,7 @@ def test_our_own_fields_are_honoured_in_every_body(desk: Any, body: type[BaseMod
     sent = BODIES[body][0]
     values: dict[str, Any] = {"x_client_id": "me", "x_priority": "low", "x_stay_warm": 5}
     values |= {"x_timeout_s": 5, "x_trace": True, "x_cooldown": 5, "x_resume": False}
-    values |= {"x_reattach_s": 5}
+    values |= {"x_reattach_s": 5, "x_speculate": "ngram"}
     assert set(values) == set(EXTRAS)
     without = understood(desk, body, sent)
     for name, value in values.items():

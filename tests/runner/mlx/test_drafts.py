@@ -359,7 +359,9 @@ def played(
 ) -> tuple[Loop, list[tuple[list[int], str, int]]]:
     """Play requests through a scheduler; those after the first come after `late_at` steps. Return
     what each made, its finish reason, and its counted tokens."""
-    loop = Loop(facts or engine.facts, ScheduleSettings(drafts=drafts), StepCosts())
+    loop = Loop(
+        facts or engine.facts, ScheduleSettings(speculate="ngram" if drafts else "off"), StepCosts()
+    )
     loop.engine = engine
     loop.submit(requests[0])
     for _ in range(late_at):

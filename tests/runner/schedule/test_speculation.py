@@ -10,14 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId, TokenId
+from bus.wire.messages.requests import SPECULATE, Speculate
 from runner.engine import RowId
+from runner.schedule.drafting import EXACT_TOKENS
 from runner.schedule.rows import RowFailed, RowFinished, RowKey
 from runner.schedule.table import ScheduleSettings
+from runner.text import PreparedRequest
 from tests.harness.engine import FakeEngine, FakeRow, StepCosts, drafted_tokens, facts
 from tests.harness.scheduling import Loop, prepared
 
-ON = ScheduleSettings(drafts=True)
+ON = ScheduleSettings(speculate="ngram")
+AUTO = ScheduleSettings(speculate="auto")
+EXACT: dict[str, Any] = {"dtype": "float32", "drafts_exactly": True}
 PHRASE = [5, 9, 12, 7, 30, 31, 32, 8, 40, 41]
 
 
@@ -43,7 +49,8 @@ SHARED = ((2, ((33, 5.0),)), (4, ((33, 7.0),)))
 
 
 def loop_of(how: ScheduleSettings, every: int = 7, **costs: float) -> Loop:
-    loop = Loop(facts(verifies=True, shared_draft_costs=SHARED), how, StepCosts(**costs))
+    model = replace(facts(verifies=True, shared_draft_costs=SHARED), extra=EXACT)
+    loop = Loop(model, how, StepCosts(**costs))
     loop.engine = Copier(loop.facts, loop.costs, every=every)
     return loop
 
@@ -73,7 +80,7 @@ def test_a_copied_text_takes_fewer_steps_and_is_the_same() -> None:
 
 def test_rows_that_decode_together_take_fewer_steps_and_are_the_same() -> None:
     made, steps = [], []
-    for how in (ScheduleSettings(), replace(ON, drafts_together=False), ON):
+    for how in (ScheduleSettings(), AUTO, ON):
         loop = loop_of(how, every=20)
         for at in range(4):
             text = [(token + at) % 60 + 2 for token in PHRASE]
@@ -82,7 +89,7 @@ def test_rows_that_decode_together_take_fewer_steps_and_are_the_same() -> None:
         made.append(loop.made)
         steps.append(len(loop.plans))
         together = any(plan.drafts for plan in loop.plans if len(plan.decode) > 1)
-        assert together == (how.drafts and how.drafts_together)
+        assert together == (how == ON)
     assert made[0] == made[1] == made[2]
     assert steps[2] < 0.6 * steps[1] < 0.7 * steps[0]
     for at in range(4):
@@ -125,7 +132,7 @@ def test_a_row_of_free_text_hardly_waits_for_neighbours_that_copy() -> None:
             loop.submit(prepared(f"r{at}", text * 3, max_tokens=200))
         loop.run()
         took.append(loop.token_at[key("r3")][-1] - loop.token_at[key("r3")][0])
-        assert any(len(plan.decode) == 4 and plan.drafts for plan in loop.plans) == how.drafts
+        assert any(len(plan.decode) == 4 and plan.drafts for plan in loop.plans) == (how == ON)
     assert took[1] < 1.05 * took[0] + 12 * 0.01
 
 
@@ -146,11 +153,11 @@ def test_no_draft_that_costs_more_than_it_saves_is_verified() -> None:
 
 
 def test_drafts_stop_where_the_last_digits_could_differ() -> None:
-    loop = loop_of(replace(ON, draft_within=60), every=0)
-    loop.submit(prepared("a", PHRASE * 3, max_tokens=120))
+    loop = loop_of(AUTO, every=0)
+    loop.submit(prepared("a", PHRASE * 29, max_tokens=120))
     loop.run()
     assert loop.made[key("a")] == (PHRASE * 12)
-    assert 15 < sum(map(drafted_tokens, loop.plans)) <= 30
+    assert 15 < sum(map(drafted_tokens, loop.plans)) <= EXACT_TOKENS - 29 * len(PHRASE)
 
 
 @given(st.randoms(use_true_random=False), st.integers(3, 25))
@@ -227,7 +234,11 @@ def test_the_same_tokens_among_arrivals_cancels_pauses_and_little_memory(
     told: list[dict] = []
     for drafts in (False, True):
         how = ScheduleSettings(
-            drafts=drafts, max_rows=3, headroom_tokens=16, prefix_bytes=60, kv_bytes=500
+            speculate="ngram" if drafts else "off",
+            max_rows=3,
+            headroom_tokens=16,
+            prefix_bytes=60,
+            kv_bytes=500,
         )
         loop = loop_of(how, every=every)
         scene = random.Random(seed)
@@ -275,3 +286,51 @@ def test_a_row_that_fails_in_a_draft_fails_once() -> None:
     loop.engine.failing.add(RowId(1))
     loop.run()
     assert isinstance(loop.ends[key("a")], RowFailed)
+
+
+def asking(name: str, choice: Speculate, text: list[int], **parts: Any) -> PreparedRequest:
+    request = prepared(name, text, **parts)
+    return replace(request, request=request.request.model_copy(update={"speculate": choice}))
+
+
+def test_a_request_chooses_its_drafter_before_the_setting() -> None:
+    cases: tuple[tuple[Speculate, Speculate, bool], ...] = (
+        ("off", "ngram", True),
+        ("off", "auto", True),
+        ("ngram", "off", False),
+        ("auto", "ngram", True),
+        ("ngram", "auto", True),
+    )
+    for setting, choice, is_drafted in cases:
+        loop = loop_of(ScheduleSettings(speculate=setting), every=0)
+        loop.submit(asking("a", choice, PHRASE * 3, max_tokens=100))
+        loop.run()
+        assert loop.made[key("a")] == PHRASE * 10
+        assert any(plan.drafts for plan in loop.plans) == is_drafted
+
+
+@pytest.mark.parametrize("choice", ["off", "auto"])
+def test_neighbours_of_a_row_whose_text_must_not_change_decode_plainly(choice: Speculate) -> None:
+    loop = loop_of(ON, every=0)
+    loop.submit(prepared("a", PHRASE * 3, max_tokens=200))
+    loop.submit(asking("b", choice, PHRASE * 2, max_tokens=60))
+    loop.run()
+    together = [plan for plan in loop.plans if len(plan.decode) > 1]
+    assert together and not any(plan.drafts for plan in together)
+    assert any(plan.drafts for plan in loop.plans)
+    assert loop.made[key("a")] == PHRASE * 20 and loop.made[key("b")] == PHRASE * 6
+
+
+def test_a_drafter_that_the_model_lacks_is_refused_by_name() -> None:
+    able, unable = loop_of(ON), Loop(facts(), ON)
+    for choice in SPECULATE:
+        refusals = [loop.scheduler.intake.undrafted(choice) for loop in (able, unable)]
+        if choice in ("auto", "off"):
+            assert refusals == [None, None]
+            continue
+        assert (refusals[0] is None) == (choice != "draft_model")
+        refusal = refusals[1]
+        assert refusal is not None and refusal.reason == "unsupported"
+        assert refusal.field == "x_speculate" and "use auto or off" in refusal.message
+    refusal = able.submit(asking("a", "grammar", PHRASE))
+    assert isinstance(refusal, Refusal) and refusal.field == "x_speculate"

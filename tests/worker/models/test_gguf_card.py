@@ -68,6 +68,7 @@ def test_a_card_toml_has_its_effect_or_a_notice(tmp_path: Path) -> None:
     folder = made(tmp_path / "small")
     (folder / "card.toml").write_text(
         'context_tokens = 512\naliases = ["tiny"]\nkv = "8bit"\nadapters = ["mine"]\n'
+        'speculate = "ngram"\n'
     )
     (folder / "adapters").mkdir()
     weights = looked(tmp_path)
@@ -75,6 +76,7 @@ def test_a_card_toml_has_its_effect_or_a_notice(tmp_path: Path) -> None:
     assert card.context_tokens == 512 and card.aliases == ("tiny",) and card.kv == "full"
     said = " ".join(entry.why for entry in weights.passed_over)
     assert "16 bits" in said and "mine" in said and "adapters/ has no effect" in said
+    assert "speculate = ngram has no effect" in said
 
 
 def test_backends_that_run_no_gguf_have_a_notice(tmp_path: Path) -> None:

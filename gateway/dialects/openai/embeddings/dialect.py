@@ -70,6 +70,7 @@ class OpenAIEmbeddings:
             prompt=prompt,
             priority=extras.priority,
             client_id=extras.client_id or parsed_body.user,
+            speculate=extras.speculate,
         )
         return Parsed(
             requests=(request,),

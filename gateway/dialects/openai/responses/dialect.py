@@ -264,7 +264,6 @@ def _request_of(
     extras: Extras,
     context: ParseContext,
 ) -> GenerationRequest:
-    """Return the request with the fields that both bodies share: the prompt and the client."""
     tools, choice = functions_of(body, context.limits)
     return GenerationRequest(
         request_id=next(context.ids),
@@ -275,6 +274,7 @@ def _request_of(
         parallel_tool_calls=body.parallel_tool_calls is not False,
         priority=extras.priority,
         client_id=_client_of(body, extras),
+        speculate=extras.speculate,
     )
 
 

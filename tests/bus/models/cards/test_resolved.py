@@ -24,6 +24,7 @@ def settings(**said: object) -> dict[str, tuple[object, str]]:
             "tool_parser": notes.tool_parser,
             "reasoning_parser": notes.reasoning_parser,
             "special_tokens_in_messages": notes.special_tokens_in_messages,
+            "speculate": notes.speculate,
             "weights_bytes": 1_000,
             "adapters": (AdapterCard(name="pirate", rank=4, size_bytes=1),),
         }

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus.wire.messages.requests import Speculate
 from runner.schedule.drafting import (
-    SpeculateChoice,
     best_length,
     costs_of,
-    why_no_drafts,
+    draft_rules,
     worth_waiting,
 )
 from runner.schedule.drafting.length import LENGTHS
@@ -60,7 +60,7 @@ def test_a_step_is_awaited_only_if_a_good_draft_may_follow() -> None:
 
 def test_auto_drafts_only_where_the_text_stays_the_same() -> None:
     def why(
-        choice: SpeculateChoice,
+        choice: Speculate,
         *,
         is_exact: bool = True,
         verifies: bool = True,
@@ -69,7 +69,7 @@ def test_auto_drafts_only_where_the_text_stays_the_same() -> None:
     ) -> str:
         known = {"dtype": "float32", "drafts_exactly": even, **extra}
         loaded = replace(facts(verifies=verifies), extra=known)
-        return why_no_drafts(choice, loaded, is_exact=is_exact)
+        return draft_rules(loaded, is_exact=is_exact)[choice].why_not
 
     assert why("auto") == ""
     assert "float32" in why("auto", dtype="bfloat16")

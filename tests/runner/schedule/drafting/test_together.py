@@ -32,11 +32,14 @@ def test_a_late_row_must_gain_by_the_step_itself() -> None:
     assert best_shared_length(chances, COSTS, [True, True, True, False])[0] == length
 
 
+STEP_COSTS = st.floats(1.0, 20.0).map(lambda cost: round(cost, 6))
+
+
 @given(st.lists(rates, min_size=2, max_size=6), st.data())
 def test_no_length_is_better_than_the_best(rows: list[list[float]], data: st.DataObject) -> None:
     chances = [chances_of(of_row) for of_row in rows]
     late = [data.draw(st.booleans()) for _ in rows]
-    costs = sorted(data.draw(st.lists(st.floats(1.0, 20.0), max_size=len(LENGTHS))))
+    costs = sorted(data.draw(st.lists(STEP_COSTS, max_size=len(LENGTHS))))
 
     def expected(length: int) -> list[float]:
         return [1.0 + sum(of_row[:length]) for of_row in chances]
