@@ -65,6 +65,7 @@ def load_engine(
     from runner.mlx.engine import load_engine as load
     from runner.mlx.model.cores import shared_threads
 
+    draft = spec.draft
     return load(
         Path(spec.path),
         dtype=cast("Precision", spec.dtype),
@@ -75,7 +76,8 @@ def load_engine(
         progress=progress,
         rank_context=context,
         threads=shared_threads(busy_runners, usable_cores()) if busy_runners else None,
-        drafts=(spec.speculate or speculate) != "off",
+        drafts=(spec.speculate or speculate) != "off" or bool(draft and draft.path),
+        draft_path=Path(draft.path) if draft is not None and draft.path else None,
         disk=None if kv_limits is None else (kv_limits, spec.model),
     )
 

@@ -136,6 +136,8 @@ class StepPlan:
     drafts: tuple[tuple[RowId, tuple[TokenId, ...]], ...] = ()
     """Guessed next tokens of some rows in `decode`. The plan does nothing else, and is read before
     the next one. Its result has 1 to len(guessed) + 1 tokens of each row."""
+    propose: tuple[tuple[RowId, int], ...] = ()
+    """Rows in `decode` for which the draft model first guesses so many tokens, as for `drafts`."""
     save: tuple[PrefixSave, ...] = ()
     restore: tuple[PrefixRestore, ...] = ()
     """Prefixes to write to disk, and prefixes that were read from disk; only without a group."""
@@ -183,7 +185,7 @@ class RowFailure:
 class StepResult:
     """The output of a step and its wall-clock seconds. Over the steps, prompt scores of a row in
     `scored` come in order and without gaps, through its last prompt token. `implied`: the only text
-    that the grammar of the only row allows next."""
+    that the grammar of the only row allows next. `proposed`: the guesses of the draft model."""
 
     step: int
     tokens: tuple[SampledToken, ...]
@@ -191,6 +193,7 @@ class StepResult:
     step_s: float = 0.0
     scored: tuple[PromptScores, ...] = ()
     implied: tuple[TokenId, ...] = ()
+    proposed: tuple[tuple[RowId, tuple[TokenId, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +209,9 @@ class EngineFacts:
     empty: drafts of several rows cannot be verified together, or were not measured. Rows
     may use one of `adapters`; `refused_adapters` says why others cannot be applied. `weights_bytes`
     includes adapters.
-    Prefixes of at least `disk_tokens` tokens can be written to disk (0: none).
+    Prefixes of at least `disk_tokens` tokens can be written to disk (0: none). `weights_bytes` also
+    includes the draft model, which keeps the KV of one row, of `draft_kv_bytes_per_token`. One of
+    its tokens costs `draft_token_cost` plain steps; 0: there is none, because of `no_draft_model`.
     """
 
     weights_bytes: int
@@ -226,6 +231,9 @@ class EngineFacts:
     draft_costs: tuple[tuple[int, float], ...] = ()
     shared_draft_costs: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()
     disk_tokens: int = 0
+    draft_token_cost: float = 0.0
+    draft_kv_bytes_per_token: int = 0
+    no_draft_model: str = "its card names no draft model"
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def why_no_adapter(self, name: str) -> str | None:

@@ -16,7 +16,7 @@ from bus.wire.accelerators import Device
 from bus.wire.ids import ModelId, NodeId, sayable
 from bus.wire.kv import KvKind
 from bus.wire.messages.derived import DerivedModel, plain_name
-from bus.wire.messages.requests import Speculate
+from bus.wire.messages.requests import DraftWeights, Speculate
 from bus.wire.messages.wire import Message
 from bus.wire.topology import NodeAddress, RdmaPort
 
@@ -94,11 +94,10 @@ class ModelCard(Message):
     `metal_fast_synch`: the setting of this node's runners; `metal_fast_synch_by`: its source.
     `tool_parser` and `reasoning_parser`: the parsers of its output; empty: as its chat template
     says. `special_tokens_in_messages`: special tokens in the text of messages count as tokens, not
-    as text. `speculate`: how tokens are drafted; None: as the runner's setting says. `made_from`:
-    the model that it was quantized from. `load_s`: the duration of its last load on this node, from
-    an empty runner to a ready one; 0: unknown. `tokens_per_s`: the speed of one row in a runner of
-    this node that had the whole model; 0: not measured. `gpus`: the GPUs over which its program of
-    `engines.toml` divides its memory equally, by index.
+    as text. `speculate`: how tokens are drafted; None: as the runner's setting says. `draft`: its
+    draft model. `made_from`: the model it was quantized from. `load_s`: the seconds of its last
+    load here, with a new runner, and `tokens_per_s` the speed of one row of the whole model; 0: not
+    measured. `gpus`: those over which its program of `engines.toml` divides its memory equally.
     """
 
     model: ModelId
@@ -154,6 +153,7 @@ class ModelCard(Message):
     reasoning_parser: str = ""
     special_tokens_in_messages: bool = False
     speculate: Speculate | None = None
+    draft: DraftWeights | None = None
     made_from: str = ""
     load_s: float = 0.0
     tokens_per_s: float = 0.0

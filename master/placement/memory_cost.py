@@ -73,7 +73,8 @@ class LayerCosts:
     `active` are the weights that one token reads. `needs` are weights with overhead, and KV for the
     guaranteed context. `embedding` comes with the first layer, `head` with the last; a rank with
     both holds `whole_weights`. `activation` is the size of one token's activations between stages.
-    `adapters` is an upper bound for the part of adapters in the weights.
+    `adapters` is an upper bound for the part of adapters in the weights. Only a rank with the whole
+    model loads its draft model, which takes `draft_weights`, and `draft_kv` for one row.
     """
 
     layers: int
@@ -91,6 +92,8 @@ class LayerCosts:
     kv_kind: KvKind = "full"
     adapters: int = 0
     by_card: bool = False
+    draft_weights: int = 0
+    draft_kv: int = 0
 
     def read_bytes_of(self, first: int, last: int) -> int:
         """Return the bytes that a token reads in layers [first, last); the model's last layer
@@ -99,9 +102,9 @@ class LayerCosts:
 
     def stage_cost(self, first: int, last: int) -> MemoryCost:
         """Return the cost of a pipeline stage with layers [first, last)."""
-        weights = self.weights[last] - self.weights[first]
+        weights, draft_kv = self.weights[last] - self.weights[first], 0
         if first == 0 and last == self.layers:
-            weights = self.whole_weights
+            weights, draft_kv = self.whole_weights + self.draft_weights, self.draft_kv
         else:
             weights += self.embedding if first == 0 else 0
             weights += self.head if last == self.layers else 0
@@ -109,7 +112,7 @@ class LayerCosts:
             weights=weights,
             overhead=self.overhead,
             kv_per_token=self.kv_per_token[last] - self.kv_per_token[first],
-            kv_per_row=self.kv_per_row[last] - self.kv_per_row[first],
+            kv_per_row=self.kv_per_row[last] - self.kv_per_row[first] + draft_kv,
             context_tokens=self.context_tokens,
             kv_kind=self.kv_kind,
             by_card=self.by_card,
@@ -225,6 +228,10 @@ def layer_costs(
         kv_kind=kind,
         adapters=min(_adapter_bytes(card), sum(each)),
         by_card=card.memory_bytes > 0,
+        draft_weights=0
+        if card.draft is None
+        else ceil(card.draft.weights_bytes * WEIGHTS_OVERHEAD / overhead),
+        draft_kv=0 if card.draft is None else context * card.draft.kv_bytes_per_token,
     )
 
 

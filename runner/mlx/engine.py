@@ -13,7 +13,6 @@ computes it. A follower computes the plans given to `follow`.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Collection
@@ -36,16 +35,17 @@ from runner.engine import (
     StepPlan,
     StepResult,
 )
-from runner.group.lockstep import RankContext, RankFacts
+from runner.group.lockstep import RankContext
 from runner.library import maybe_set_recommended_wired_limit
 from runner.mlx.adapters import AdapterBank
 from runner.mlx.forward import Forward, try_model
 from runner.mlx.kv import PrefixStore, RunFiles, copy_of, evaluated
 from runner.mlx.model.capabilities import Capabilities, measure
 from runner.mlx.model.compiled_decode import TraceStart
-from runner.mlx.model.content import kv_keys
+from runner.mlx.model.content import kv_keys, rank_facts
 from runner.mlx.model.cores import OwnThreads, Threads
 from runner.mlx.model.device import on_gpu
+from runner.mlx.model.draft_trial import LoadedDraft, open_draft, trial_clock
 from runner.mlx.model.kernels import KernelCache
 from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.model.load import (
@@ -59,7 +59,14 @@ from runner.mlx.model.load import (
 )
 from runner.mlx.ranks.comm import Comm, GroupComm, meet
 from runner.mlx.ranks.shard import own_part
-from runner.mlx.sampling import AdmittedRows, EngineRow, GrammarMasks, PendingStep, result_of
+from runner.mlx.sampling import (
+    AdmittedRows,
+    DraftModel,
+    EngineRow,
+    GrammarMasks,
+    PendingStep,
+    result_of,
+)
 
 STEPS_BETWEEN_CLEARS = 256
 STEPS_BETWEEN_LOOKS = 64
@@ -79,6 +86,7 @@ def load_engine(
     rank_context: RankContext | None = None,
     threads: Threads | None = None,
     drafts: bool = False,
+    draft_path: Path | None = None,
     disk: tuple[KvLimits, str] | None = None,
 ) -> MlxEngine:
     """Load the model in `path` into the calling thread, which then owns the engine. Raises
@@ -89,7 +97,8 @@ def load_engine(
     `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may lower the
     model's own context, not raise it. `kv` says how growing KV is stored, if the model supports
     that. `threads` are the CPU's BLAS threads. `drafts`: measure what drafts cost.
-    `disk`: limits of prefix files, the model's name.
+    `draft_path`: the draft model's folder; it is left out if it cannot be used. `disk`: limits of
+    prefix files, the model's name.
     """
     comm = Comm()
     if rank_context is None:
@@ -105,6 +114,8 @@ def load_engine(
         engine = MlxEngine(
             path, loaded, memory_limit_bytes, context_tokens, comm, bank, threads, kv
         )
+        if draft_path is not None and engine.facts.verifies:
+            engine.use_draft_model(open_draft(draft_path, path, dtype))
         if drafts:
             engine.try_drafts()
         if disk is not None and disk[0].most_bytes and comm.size == 1 and engine.facts.trims:
@@ -198,6 +209,14 @@ class MlxEngine:
     def disk(self) -> RunFiles | None:
         return self._prefixes.files
 
+    def use_draft_model(self, draft: LoadedDraft | str) -> None:
+        """Let this model guess tokens from now on. A text says why there is none."""
+        if isinstance(draft, str):
+            self.facts = replace(self.facts, no_draft_model=draft)
+            return
+        model = self._forward.draft_model = DraftModel(draft, self.facts.vocabulary)
+        self.facts = model.applied(self.facts)
+
     def use_files(self, files: RunFiles) -> None:
         """Write prefixes to these files, and read them back, from now on."""
         self._prefixes.files = files
@@ -233,6 +252,8 @@ class MlxEngine:
         if drawn := [*pending.first, *pending.decoded]:
             self._comm.await_tokens(drawn[-1].drawn.tokens)
         result, self._last_done = result_of(pending, self._last_done)
+        if self._forward.draft_model is not None:
+            self._forward.draft_model.take(result.tokens)
         if self._verifies:
             self._accept(result)
         if self.facts.verifies and not self._pending:
@@ -243,7 +264,12 @@ class MlxEngine:
     def try_drafts(self) -> None:
         """Measure what drafts cost, and add it to `facts`, if the engine verifies drafts."""
         if self.facts.verifies:
-            self.facts = self._forward.try_drafts().applied(self.facts)
+            trial = self._forward.try_drafts()
+            self.facts = trial.applied(self.facts)
+            if self._forward.draft_model is not None:
+                self.facts = self._forward.draft_model.measured(
+                    self.facts, trial_clock(), trial.plain_s
+                )
             mx.clear_cache()
 
     def memory(self) -> EngineMemory:
@@ -293,8 +319,9 @@ class MlxEngine:
             ]
             self._forward.prompts.compute(chunks, pending)
         rows = [row for name in plan.decode if (row := self._rows.named(name, pending)) is not None]
-        if rows and plan.drafts and not self._pending:  # else the rows' last tokens are unknown
-            self._verifies = self._forward.verify(rows, dict(plan.drafts), pending)
+        if rows and (plan.drafts or plan.propose) and not self._pending:
+            # else the rows' last tokens are unknown
+            self._verifies = self._forward.verify(rows, dict(plan.drafts), plan.propose, pending)
         elif rows:
             self._forward.decode(rows, pending)
         for insert in plan.insert:
@@ -316,6 +343,8 @@ class MlxEngine:
         self._forward.accept(made)
 
     def _open(self, plan: StepPlan) -> None:
+        if self._forward.draft_model is not None:
+            self._forward.draft_model.forget((*plan.release, *plan.preempt))
         if self._rows.release((*plan.release, *plan.preempt)):
             mx.clear_cache()
         for entry in plan.evict:
@@ -344,23 +373,7 @@ class MlxEngine:
     ) -> Capabilities:
         """Agree with the other ranks; return the common capabilities."""
         facts = self.facts
-        agreement = context.agree(
-            RankFacts(
-                rank=context.rank,
-                config=hashlib.sha256((path / "config.json").read_bytes()).hexdigest(),
-                precision=str(facts.extra["dtype"]),
-                weights_bytes=facts.weights_bytes,
-                memory_limit_bytes=facts.memory_limit_bytes,
-                kv_bytes_per_token=facts.kv_bytes_per_token,
-                kv_bytes_fixed=facts.kv_bytes_fixed,
-                context_tokens=facts.context_tokens,
-                vocabulary=facts.vocabulary,
-                batches_ragged=facts.batches_ragged,
-                groups=capabilities.groups,
-                slabs=capabilities.slabs,
-                adapters=tuple((name, adapters.digests[name]) for name in adapters.names),
-            )
-        )
+        agreement = context.agree(rank_facts(path, context.rank, facts, capabilities, adapters))
         self.facts = agreement.applied(facts)
         return replace(
             capabilities,

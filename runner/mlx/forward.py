@@ -35,7 +35,7 @@ from runner.mlx.model.capabilities import (
     try_out,
 )
 from runner.mlx.model.compiled_decode import CompiledDecode
-from runner.mlx.model.device import compiles_shapes
+from runner.mlx.model.device import bounded_width, compiles_shapes
 from runner.mlx.model.draft_trial import DraftTrial, try_drafts
 from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.model.load import LoadedWeights
@@ -43,6 +43,7 @@ from runner.mlx.ranks.comm import Comm
 from runner.mlx.ranks.layer_probe import Unsplittable
 from runner.mlx.ranks.pipeline_stage import StageModel
 from runner.mlx.sampling import (
+    DraftModel,
     EngineRow,
     PendingStep,
     ReceivingSource,
@@ -56,15 +57,7 @@ PART_TOKENS = 64
 """Minimum tokens of a part of prompts that a pipeline computes separately; smaller parts are hardly
 faster."""
 
-LEAST_WIDTH = 32
-"""The shortest width to which a chunk is padded."""
-
 Work = tuple[EngineRow, PrefillChunk]
-
-
-def bounded_width(tokens: int) -> int:
-    """Return the next power of two that is at least `tokens`, and at least `LEAST_WIDTH`."""
-    return max(LEAST_WIDTH, 1 << (tokens - 1).bit_length())
 
 
 class Prefill:
@@ -216,6 +209,7 @@ class Forward:
         self._shape = shape
         self._capabilities = capabilities
         self._comm = comm
+        self.draft_model: DraftModel | None = None
         self._compiled: CompiledDecode | None = None
         self._source = self._new_source()
         self.prompts = Prefill(
@@ -249,7 +243,6 @@ class Forward:
             )
 
     def trace(self) -> None:
-        """Use traced forwards for small batches from now on."""
         readers = self._shape.readers(packed=self._capabilities.packs)
         self._compiled = CompiledDecode(self._model, readers)
 
@@ -264,12 +257,10 @@ class Forward:
         return sum(microbatch.batch.nbytes for microbatch in self._microbatches)
 
     def ease(self) -> None:
-        """Make the batches drop their spare slots at their next step."""
         for microbatch in self._microbatches:
             microbatch.batch.ease()
 
     def close(self) -> None:
-        """Free traces and microbatches."""
         self._compiled = None
         self._microbatches = self._new_microbatches()
 
@@ -288,16 +279,25 @@ class Forward:
         self,
         rows: Sequence[EngineRow],
         drafts: Mapping[RowId, Sequence[TokenId]],
+        wanted: Sequence[tuple[RowId, int]],
         pending: PendingStep,
     ) -> bool:
-        """Start a step that gives each row a token and verifies the drafts of some. Unless it
-        returns False, the rows' new tokens must be given to `accept` before the next step."""
+        """Start a step that gives each row a token and verifies the drafts of some, `wanted` ones
+        by the draft model. Unless it returns False, the rows' new tokens must be given to `accept`
+        before the next step."""
         if not self._capabilities.verifies:
             why = "this engine cannot verify drafts"
             pending.failures.extend(RowFailure(row.name, "internal", why) for row in rows)
             return False
         ready = [row for row in rows if self._can_decode(row, pending)]
-        return bool(ready) and self._microbatches[0].verify(ready, drafts, pending)
+        if wanted and self.draft_model is not None:
+            self._microbatches[0].write_back()
+            pending.proposed = self.draft_model.proposals(ready, wanted)
+            drafts = {**drafts, **dict(pending.proposed)}
+        if any(drafts.values()):
+            return bool(ready) and self._microbatches[0].verify(ready, drafts, pending)
+        self.decode(ready, pending)
+        return False
 
     def accept(self, made: Mapping[RowId, Sequence[TokenId]]) -> None:
         """Keep the KV of verified drafts up to each row's last new token."""

@@ -168,6 +168,10 @@ class Microbatch:
             self._last_tokens = mx.array(last, mx.int32)
             self.batch.close_draft(self._last_tokens, counts)
 
+    def write_back(self) -> None:
+        """Write the rows' sampling state back to them."""
+        self._source.write_back()
+
     def leave(self, rows: Sequence[EngineRow]) -> None:
         """Remove rows from the batch; their `batched` is already false."""
         self._source.write_back()

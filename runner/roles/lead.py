@@ -6,6 +6,7 @@ engine load, warms up and serves. It also watches the engine and the other ranks
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from bus.wire.messages.control import RunnerSpec
@@ -44,7 +45,7 @@ class LeadRole(ServingRole):
         if self._channel is not None:
             self._channel.on_memory = self._measured
             self._loop.spans = self._channel.context.spans
-        self._why_no_drafts = ""
+        self._why_no_drafts = self._no_draft_model = ""
         self._startup = Startup(parts, self._loop, self._opened)
         self._responder = self._server.responder = TextResponder(
             self._server, shell, loop=self._loop, text=self._startup.text
@@ -85,7 +86,11 @@ class LeadRole(ServingRole):
     # --- from the engine's thread ----------------------------------------------------------
 
     def _new_scheduler(self, facts: EngineFacts) -> Scheduler:
+        draft = self._spec.draft
+        if draft is not None and draft.why_not:
+            facts = replace(facts, no_draft_model=draft.why_not)
         scheduler = Scheduler(facts, _settings(self._spec, self._factories))
+        self._no_draft_model = "" if draft is None else scheduler.intake.no_draft_model
         self._why_no_drafts = scheduler.intake.why_no_drafts
         return scheduler
 
@@ -99,7 +104,10 @@ class LeadRole(ServingRole):
         self.described = {
             **self._meter.loaded(facts),
             "no_drafts": self._why_no_drafts,
+            "no_draft_model": self._no_draft_model,
         }
+        if self._no_draft_model:
+            self._log.warning("the draft model is not used", why=self._no_draft_model)
         self._note_kv(self._meter.kv)
         self._host.signal("loaded")
         self._startup.loaded(facts)
@@ -111,7 +119,8 @@ class LeadRole(ServingRole):
 
     def _opened(self, works: TextWorks) -> None:
         self._responder.works = works
-        self._meter.facts_found = works.facts
+        draft = {"draft model": self._no_draft_model} if self._no_draft_model else {}
+        self._meter.facts_found = {**works.facts, **draft}
         self.described = {**self.described, **works.facts}
 
     def _stepped(self, news: Stepped) -> None:

@@ -68,6 +68,11 @@ class Intake:
         they are drafted."""
         return self._table.draft_rules[self._table.settings.speculate].why_not
 
+    @property
+    def no_draft_model(self) -> str:
+        """Return why no draft model guesses tokens; empty if one does."""
+        return self._table.draft_rules["draft_model"].why_not
+
     def undrafted(self, choice: Speculate | None) -> Refusal | None:
         """Return a refusal if a request names a drafter that this model lacks; None otherwise."""
         if choice in (None, "auto", "off") or not (why := self._table.draft_rules[choice].why_not):

@@ -30,7 +30,7 @@ from runner.schedule.prefixes import PrefixMatch
 from runner.schedule.pressure import to_end
 from runner.schedule.restoring import restore, waits_for_disk, will_keep
 from runner.schedule.rows import Row, RowEvent, RowFailed, RowFinished, RowStarted
-from runner.schedule.speculation import add_drafts
+from runner.schedule.speculation import add_drafts, proposals, ready_drafts
 from runner.schedule.table import OpenPlan, RowTable
 
 
@@ -62,7 +62,8 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
         insert=tuple(open_plan.insert),
         digest=table.digest,
         forced=tuple(open_plan.forced),
-        drafts=tuple((row_id, guess.tokens) for row_id, guess in open_plan.guesses.items()),
+        drafts=ready_drafts(open_plan),
+        propose=proposals(open_plan),
         save=tuple(open_plan.save),
         restore=tuple(open_plan.restore),
     )

@@ -212,7 +212,7 @@ class Scheduler:
         # the engine was idle.
         took_s = now - max(issued.now, self._committed_at)
         self._committed_at = now
-        width = 1 + max((len(guess.tokens) for guess in issued.guesses.values()), default=0)
+        width = 1 + max((guess.length for guess in issued.guesses.values()), default=0)
         step = StepTime(len(issued.decode), tuple(issued.groups), issued.prefill_s, took_s, width)
         table.timekeeper.took(step, idle_next=not table.issued)
         events: list[RowEvent] = []
@@ -234,7 +234,7 @@ class Scheduler:
             if row is not None and row.status != "ended":
                 taken[sampled.row] = taken.get(sampled.row, 0) + 1
                 self._take(row, sampled, now, events, is_verified=bool(issued.guesses))
-        count_drafts(issued, result.tokens, taken)
+        count_drafts(issued, result, taken)
         if result.implied:
             for row in issued.samples.values():
                 if row.drafts is not None:

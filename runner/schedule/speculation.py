@@ -14,8 +14,10 @@ The engine cuts off what a row's grammar forbids. It also tells the text that a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from runner.engine import RowId, SampledToken
+from bus.wire.ids import TokenId
+from runner.engine import RowId, StepResult
 from runner.schedule.drafting import (
     LENGTHS,
     LONGEST_DRAFT,
@@ -24,6 +26,7 @@ from runner.schedule.drafting import (
     Drafter,
     DraftRules,
     DraftTurns,
+    ModelTurns,
     NgramDrafter,
     NoDrafter,
     best_shared_length,
@@ -45,7 +48,7 @@ def waits_for_tokens(table: RowTable) -> bool:
         return _wait_together(table, _together(table))
     if row.in_flight != 1 or row.paused_at is not None:
         return False
-    return _turns(table, row).waits(room_of(table, row))
+    return _turns(table, row).waits(room_of(table, row), left_of(row))
 
 
 def add_drafts(table: RowTable, open_plan: OpenPlan) -> None:
@@ -54,10 +57,12 @@ def add_drafts(table: RowTable, open_plan: OpenPlan) -> None:
         return
     row = _alone(table)
     if row is not None:
-        draft = _turns(table, row).draft(room_of(table, row))
+        draft = _turns(table, row).draft(room_of(table, row), left_of(row))
         if open_plan.decode and draft is not None:
             open_plan.guesses[open_plan.decode[0]] = draft
-            open_plan.draft_cost = table.draft_costs[LENGTHS.index(len(draft.tokens))]
+            open_plan.draft_cost = table.draft_costs[LENGTHS.index(draft.length)]
+            if draft.source == "draft_model":
+                open_plan.draft_cost += draft.length * table.facts.draft_token_cost
     else:
         rows = _together(table)
         if rows and [row.row_id for row in rows] == open_plan.decode:
@@ -65,22 +70,44 @@ def add_drafts(table: RowTable, open_plan: OpenPlan) -> None:
     open_plan.decode_s *= open_plan.draft_cost
 
 
-def count_drafts(
-    issued: OpenPlan, sampled: Sequence[SampledToken], taken: dict[RowId, int]
-) -> None:
-    """Count the drafts of a step that was read. `sampled` are all of its tokens; of a row's tokens
-    the first `taken` belong to its text."""
+def ready_drafts(open_plan: OpenPlan) -> tuple[tuple[RowId, tuple[TokenId, ...]], ...]:
+    """Return the drafts whose tokens are known, by row."""
+    drafts = open_plan.guesses.items()
+    return tuple((row, draft.tokens) for row, draft in drafts if draft.tokens)
+
+
+def proposals(open_plan: OpenPlan) -> tuple[tuple[RowId, int], ...]:
+    """Return the rows for which the draft model guesses, and how many tokens."""
+    drafts = open_plan.guesses.items()
+    return tuple((row, draft.length) for row, draft in drafts if not draft.tokens)
+
+
+def count_drafts(issued: OpenPlan, result: StepResult, taken: dict[RowId, int]) -> None:
+    """Count the drafts of a step that was read. The first `taken` tokens of a row belong to its
+    text."""
     if not issued.guesses:
         return
     tokens: dict[RowId, int] = {}
-    for token in sampled:
+    proposed = dict(result.proposed)
+    for token in result.tokens:
         tokens[token.row] = tokens.get(token.row, 0) + 1
     for row_id, row in issued.samples.items():
         if row.drafts is not None and len(issued.samples) > 1:
             row.drafts.lag += issued.draft_cost - tokens.get(row_id, 0)
         if (guess := issued.guesses.get(row_id)) is not None:
             accepted = max(min(taken.get(row_id, 0), tokens.get(row_id, 0) - 1), 0)
+            if guess.source == "draft_model":
+                guess = replace(guess, tokens=proposed.get(row_id, ()))
+                if row.drafts is not None and row.drafts.model is not None:
+                    row.drafts.model.learn(len(guess.tokens), accepted)
+                if not guess.tokens:
+                    continue
             row.draft_counts = row.draft_counts.plus(guess, accepted)
+
+
+def left_of(row: Row) -> int:
+    """Return the most tokens that the row may still get."""
+    return row.prepared.max_tokens - len(row.made)
 
 
 def room_of(table: RowTable, row: Row) -> int:
@@ -174,10 +201,16 @@ def _turns(table: RowTable, row: Row) -> DraftTurns:
     if row.drafts is None:
         prepared, before = row.prepared, row.made[:-1]
         drafter: Drafter = NoDrafter()
-        if _rules(table, row).copies:
+        rules = _rules(table, row)
+        if rules.copies:
             drafter = NgramDrafter.after(prepared.tokens, before, prepared.prediction_tokens)
+        model = None
+        if rules.asks_model:
+            cost = table.facts.draft_token_cost
+            model = ModelTurns(table.draft_costs, cost, len(prepared.tokens) + len(before))
+        has_grammar = prepared.grammar is not None
         row.drafts = DraftTurns(
-            drafter, table.draft_costs, follows_grammar=prepared.grammar is not None
+            drafter, table.draft_costs, follows_grammar=has_grammar, model=model
         )
         for token in row.made[-1:]:
             row.drafts.take(token, room_of(table, row) + 1, is_verified=False)

@@ -194,7 +194,10 @@ class RowTable:
         for length in lengths:
             count += 1
             longest = max(longest, length)
-        return count * (longest * self.facts.kv_bytes_per_token + self.facts.kv_bytes_fixed)
+        drafts = longest * self.facts.draft_kv_bytes_per_token  # for one row at a time
+        return drafts + count * (
+            longest * self.facts.kv_bytes_per_token + self.facts.kv_bytes_fixed
+        )
 
     def live_bytes(self) -> int:
         """Return the KV bytes reserved for all live rows."""

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from runner.engine import PrefillGroup
-from runner.mlx.forward import bounded_width
+from runner.mlx.model.device import bounded_width
 from tests.bench.serve import mixed_jobs
 from tests.harness.engine import StepCosts, facts
 from tests.harness.scheduling import Loop, prepared

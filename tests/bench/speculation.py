@@ -4,13 +4,16 @@
 
     LD_PRELOAD=.../libopenblas.so.0 OPENBLAS_NUM_THREADS=1 \\
         python -m tests.bench.speculation [--rounds 3] [--tokens 256] \\
-            [--skip widths,reading,replay,streams,free] [--streams 4,16] [--kinds edit,prose]
+            [--skip widths,reading,replay,streams,free,draft] [--streams 4,16] [--kinds edit]
 
 The speed of a text is shown on a *replay target*: a random model of 32 M parameters computes every
 step in full, and its tokens are then replaced by those of a recorded text. So a text of any kind
 runs at the speed of a real model. The texts are source of an installed package with a seeded edit
 (every seventh line renamed or dropped), JSON of this repository's recorded answers, and its docs.
 Free text is also sampled from the bundled model itself.
+
+A draft model is shown on the replay target as well: the bundled model guesses a text that it wrote
+itself, so that all guesses are right, and the docs, of which it knows little.
 
 It first prints what the design needs: the cost of verifying W columns in one forward, and what it
 costs to read each step before the next is planned, at 1, 4 and 16 rows.
@@ -36,7 +39,7 @@ import mlx.core as mx
 from tokenizers import Tokenizer
 
 from bus.wire.ids import ModelId, RequestId, TokenId
-from bus.wire.messages.requests import GenerationRequest, Sampling, TokensPrompt
+from bus.wire.messages.requests import GenerationRequest, Sampling, Speculate, TokensPrompt
 from runner.engine import PrefillChunk, RowId, RowSpec, StepPlan
 from runner.mlx.engine import MlxEngine, load_engine
 from runner.mlx.sampling import Drawn, DrawnRows
@@ -207,9 +210,9 @@ def contest(
     sys.stdout.flush()
 
 
-def schedulers(engine: MlxEngine) -> dict[bool, Scheduler]:
+def schedulers(engine: MlxEngine, drafter: Speculate = "ngram") -> dict[bool, Scheduler]:
     return {
-        on: Scheduler(engine.facts, ScheduleSettings(speculate="ngram" if on else "off"))
+        on: Scheduler(engine.facts, ScheduleSettings(speculate=drafter if on else "off"))
         for on in (False, True)
     }
 
@@ -364,6 +367,39 @@ def main() -> None:
                         for kind in chosen.kinds.split(","):
                             streams(engine, replay, kind, of_streams, chosen.rounds)
             engine.close()
+        if "draft" not in skip:
+            large, small = (Path(folder) / make.__name__ for make in (random_qwen3, endless_tiny))
+            by_model(large, small, encode, chosen.rounds, chosen.tokens)
+
+
+def by_model(
+    large: Path,
+    small: Path,
+    encode: Callable[[str], list[int]],
+    rounds: int,
+    tokens: int,
+) -> None:
+    """The model in `large` with the draft model in `small`."""
+    prompt = encode("Tell me a story about a river and a town. ") * 3
+    writer = load_engine(small, memory_limit_bytes=8 << 30)
+    written = served(writer, schedulers(writer)[False], [prompt], [tokens], GREEDY)[2][0]
+    writer.close()
+    engine = load_engine(large, memory_limit_bytes=8 << 30, drafts=True, draft_path=small)
+    cost = engine.facts.draft_token_cost
+    sys.stdout.write(f"32 M, a guess of the bundled model: {cost:.3f} steps\n")
+    texts = {"its own text": (prompt, written), "prose": replay_texts(encode, tokens)["prose"]}
+    replay = replayed(engine)
+    for name, (prompt, answer) in texts.items():
+        replay.texts = {tuple(prompt): answer}
+        planned = schedulers(engine, "draft_model")
+        contest(
+            f"32 M, draft model, {name}",
+            rounds,
+            lambda on, planned=planned, prompt=prompt, answer=answer: served(
+                engine, planned[on], [prompt], [len(answer)]
+            ),
+        )
+    engine.close()
 
 
 def replays(

@@ -42,6 +42,7 @@ def facts(
     trims: bool = True,
     verifies: bool = False,
     draft_costs: tuple[tuple[int, float], ...] = ((33, 4.0),),
+    draft_token_cost: float = 0.0,
     shared_draft_costs: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = (),
     disk_tokens: int = 0,
 ) -> EngineFacts:
@@ -58,6 +59,9 @@ def facts(
         memory_limit_bytes=1000 + kv_bytes,
         verifies=verifies,
         draft_costs=draft_costs,
+        draft_token_cost=draft_token_cost,
+        no_draft_model="" if draft_token_cost else "there is none",
+        draft_kv_bytes_per_token=bool(draft_token_cost),
         shared_draft_costs=shared_draft_costs,
         disk_tokens=disk_tokens,
     )
@@ -158,6 +162,8 @@ class FakeEngine:
     disk: PrefixDisk | None = None
     on_disk: dict[str, list[TokenId]] = field(default_factory=dict)
     """The runs that were read from disk, by name."""
+    wrong_every: int = 5
+    """The draft model's guess of every so manieth token of a row is wrong; 0: it has failed."""
 
     def issue(self, plan: StepPlan) -> None:
         self._require(plan.step == self.step + 1, "steps are numbered without gaps")
@@ -209,6 +215,15 @@ class FakeEngine:
         """Return the next token of a row, whose prompt is computed."""
         return next_token(row.spec.seed, row.tokens)
 
+    def propose(self, row: FakeRow, most: int) -> tuple[TokenId, ...]:
+        """Return what the draft model guesses after the row's last token."""
+        ahead = FakeRow(row.spec, list(row.tokens))
+        while self.wrong_every and len(ahead.tokens) < len(row.tokens) + most:
+            token = self.choose(ahead)
+            is_wrong = len(ahead.tokens) % self.wrong_every == 0
+            ahead.tokens.append(TokenId((token + is_wrong) % self.facts.vocabulary))
+        return tuple(ahead.tokens[len(row.tokens) :])
+
     def _admit(self, spec: RowSpec) -> None:
         self._require(spec.row not in self.seen, "row ids are never used again")
         self._require(0 <= spec.made < len(spec.tokens), "made tokens follow a prompt")
@@ -216,6 +231,8 @@ class FakeEngine:
         self.rows[spec.row] = FakeRow(spec, list(spec.tokens))
 
     def _run(self, plan: StepPlan) -> None:
+        proposed = tuple((row, self.propose(self.rows[row], most)) for row, most in plan.propose)
+        plan = replace(plan, drafts=(*plan.drafts, *proposed))
         if not self.facts.batches_ragged:
             self._require(len(plan.decode) <= 1, "one row at a time")
             self._require(all(len(group) == 1 for group in plan.prefill), "one row at a time")
@@ -228,7 +245,12 @@ class FakeEngine:
         decode_s = self.costs.decode_s(len(plan.decode)) + columns_s
         prefill_s = self.costs.prefill_s(plan.prefill)
         result = StepResult(
-            plan.step, tuple(tokens), tuple(failures), decode_s + prefill_s, tuple(scored)
+            plan.step,
+            tuple(tokens),
+            tuple(failures),
+            decode_s + prefill_s,
+            tuple(scored),
+            proposed=proposed,
         )
         digest = self.digests[-1] if self.digests else self.digest
         for sampled in tokens:

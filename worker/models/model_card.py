@@ -136,6 +136,7 @@ def model_card(
         reasoning_parser=notes.reasoning_parser,
         special_tokens_in_messages=notes.special_tokens_in_messages,
         speculate=notes.speculate,
+        draft=notes.draft_model,
         bundled=bundled,
         layer_bytes=parts.layers,
         layer_active_bytes=parts.active,
@@ -211,6 +212,7 @@ def gguf_card(
         reasoning_parser=notes.reasoning_parser,
         special_tokens_in_messages=notes.special_tokens_in_messages,
         speculate=notes.speculate,
+        draft=notes.draft_model,
         kv_value_bytes=2,
         kv_full_because=f"{ENGINE} keeps its KV in 16 bits",
     )

@@ -165,6 +165,7 @@ class RunnerSpecs:
             reasoning_parser="" if card is None else card.reasoning_parser,
             special_tokens_in_messages=card is not None and card.special_tokens_in_messages,
             speculate=None if card is None else card.speculate,
+            draft=None if card is None else card.draft,
             devices=give.shard.devices,
             into="" if instance.quantizes is None else str(self.models.folder),
         )

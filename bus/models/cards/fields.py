@@ -25,7 +25,7 @@ from bus.wire.errors import first_problem
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind, not_a_kind
 from bus.wire.messages.derived import DerivedModel
-from bus.wire.messages.requests import SPECULATE, Sampling, Speculate
+from bus.wire.messages.requests import SPECULATE, DraftWeights, Sampling, Speculate
 from bus.wire.shares import MAX_PRIORITY, PRIORITIES
 
 CARD_FILE = "card.toml"
@@ -35,8 +35,6 @@ DEFAULTS_BYTES = 16 << 10
 MOST_ALIASES, MOST_STOPS, STOP_CHARACTERS = 16, 16, 200
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 FOR_PEOPLE = ("name", "summary", "license")
-NOT_YET = frozenset({"draft_model"})
-"""Keys that are planned but not implemented."""
 MEANT = {
     "alias": "aliases", "num_ctx": "context_tokens", "context": "context_tokens",
     "max_context": "context_tokens", "num_predict": "default_max_tokens",
@@ -47,7 +45,7 @@ MEANT = {
     "x_priority": "priority", "fast_synch": "metal_fast_synch", "lora": "adapters",
     "storage_size": "memory_bytes", "tool_call_parser": "tool_parser",
     "special_tokens": "special_tokens_in_messages", "speculative": "speculate",
-    "x_speculate": "speculate", "drafter": "speculate",
+    "x_speculate": "speculate", "drafter": "speculate", "draft": "draft_model",
 }  # fmt: skip
 """Names that other programs use for our keys and that are too different in spelling for a search by
 similarity."""
@@ -85,7 +83,8 @@ class Notes:
     requests that name none. `tool_parser` and `reasoning_parser`: names in
     `bus.models.cards.parsers`; if empty, the chat template decides. `special_tokens_in_messages`:
     special tokens in the text of messages count as tokens, not as text. `speculate`: how requests
-    that do not say it are drafted; None: as the runner's setting says. `said`: the keys that the
+    that do not say it are drafted; None: as the runner's setting says. `draft_model`: the smaller
+    model that guesses its tokens. `said`: the keys that the
     file sets. `template`: a Go template, which earlier versions accepted; requests to the model are
     refused while it is set.
     """
@@ -113,6 +112,7 @@ class Notes:
     reasoning_parser: str = ""
     special_tokens_in_messages: bool = False
     speculate: Speculate | None = None
+    draft_model: DraftWeights | None = None
 
     def defaults(self, model: ModelId, *, can_think: bool) -> DerivedModel | None:
         """Return the defaults of the model's requests; None if the card has none."""
@@ -208,8 +208,6 @@ def _checked(check: Callable[[str, object], Any], key: str, value: object) -> An
 
 
 def _unknown(key: str) -> str:
-    if key in NOT_YET:
-        return f"{key} is not supported yet; remove it from the card"
     near = [MEANT[key]] if key in MEANT else difflib.get_close_matches(key, KNOWN_KEYS, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"the card has no key {key[:80]!r}; {hint}the known keys are {', '.join(KNOWN_KEYS)}"
@@ -268,6 +266,12 @@ def _tool_parser(key: str, value: object) -> str:
 
 def _reasoning_parser(key: str, value: object) -> str:
     return _choice(REASONING_PARSERS, key, value)
+
+
+def _model(key: str, value: object) -> DraftWeights:
+    if is_model_id(name := _text(key, value)):
+        return DraftWeights(model=ModelId(name))
+    raise ValueError(f"{key}: {name[:80]!r} cannot be the name of a model")
 
 
 def _speculate(key: str, value: object) -> Speculate:
@@ -341,6 +345,7 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "reasoning_parser": _reasoning_parser,
     "special_tokens_in_messages": _switch,
     "speculate": _speculate,
+    "draft_model": _model,
 }
 """The function that checks the value of each effective key, except the keys of `NUMBERS`."""
 KNOWN_KEYS = (*CHECKS, *NUMBERS, *FOR_PEOPLE)

@@ -49,6 +49,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         '"ngram"',
         "how tokens are drafted: auto, off, ngram, grammar or draft_model; from the next load on",
     ),
+    "draft_model": (
+        '"small-model"',
+        "smaller model with the same tokenizer that drafts tokens; from the next load on",
+    ),
     "kv": (
         '"8bit"',
         "KV format: full, 8bit, 4bit or a window such as window:4096; from the next load on",

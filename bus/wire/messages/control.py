@@ -18,7 +18,7 @@ from bus.wire.messages.collectives import CollectiveTest
 from bus.wire.messages.commands import Command
 from bus.wire.messages.events import Event, Fact, FactId
 from bus.wire.messages.peers import HandedTerm
-from bus.wire.messages.requests import Speculate
+from bus.wire.messages.requests import DraftWeights, Speculate
 from bus.wire.messages.weights import Quantizing
 from bus.wire.messages.wire import Message
 
@@ -149,12 +149,12 @@ class RunnerSpec(Message):
 
     `addresses`: where its data ROUTER binds. `announced`: the addresses for others to dial, in the
     same order (one may stand for several). `group` is None for one rank. With a `test` there is no
-    model: the group tests its collectives. `makes`, `speculate`: as in the model's card. `kv`: the
+    model: the group tests its collectives. `makes`, `speculate`, `draft`: as in the card. `kv`: the
     format of the part of the KV cache that grows with the tokens. `quantizes`: make the new
     `model`, in the folder `into` that has all models, from the model in `path`. `metal_fast_synch`
-    is set for MLX before it is imported. `adapters`: those to load with the model; None: all beside
-    it. The parsers are those of the card; empty: as the model's chat template says. `devices`: the
-    part of `memory_limit_bytes` that is on GPUs. Times in seconds, sizes in bytes.
+    is set for MLX before it is imported. `adapters`: those to load; None: all beside the model. An
+    empty parser is that of the model's chat template. `devices`: the part of `memory_limit_bytes`
+    that is on GPUs. Times in seconds, sizes in bytes.
     """
 
     kind: Literal["runner_spec"] = "runner_spec"
@@ -191,6 +191,7 @@ class RunnerSpec(Message):
     reasoning_parser: str = ""
     special_tokens_in_messages: bool = False
     speculate: Speculate | None = None
+    draft: DraftWeights | None = None
     devices: tuple[DeviceShare, ...] = ()
 
 

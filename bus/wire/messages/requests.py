@@ -180,6 +180,17 @@ copies from earlier text, and `draft_model` asks a smaller model instead."""
 SPECULATE: tuple[Speculate, ...] = get_args(Speculate)
 
 
+class DraftWeights(Message):
+    """The draft model that a model's card names, on the same node: a smaller model that guesses its
+    tokens. `path` is its folder; empty: it cannot be used, because of `why_not`."""
+
+    model: ModelId
+    path: str = ""
+    weights_bytes: int = 0
+    kv_bytes_per_token: int = 0
+    why_not: str = ""
+
+
 class GenerationRequest(Message):
     """One request for text, or for vectors (prompt of kind `inputs`); the same for every API.
 

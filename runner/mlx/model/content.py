@@ -13,6 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bus.wire.kv import KvKind
+from runner.engine import EngineFacts
+from runner.group.lockstep import RankFacts
+from runner.mlx.adapters import AdapterBank
+from runner.mlx.model.capabilities import Capabilities
 from runner.mlx.model.device import on_gpu
 
 HEADER_BYTES = 1 << 20
@@ -48,3 +52,24 @@ def kv_key(path: Path, precision: str, kind: KvKind, adapter: str = "") -> str:
     how = (precision, kind, adapter, on_gpu(), version("mlx"), version("mlx-lm"))
     content.update(repr(how).encode())
     return content.hexdigest()
+
+
+def rank_facts(
+    path: Path, rank: int, facts: EngineFacts, capabilities: Capabilities, adapters: AdapterBank
+) -> RankFacts:
+    """Return what a rank compares with the other ranks after its load."""
+    return RankFacts(
+        rank=rank,
+        config=hashlib.sha256((path / "config.json").read_bytes()).hexdigest(),
+        precision=str(facts.extra["dtype"]),
+        weights_bytes=facts.weights_bytes,
+        memory_limit_bytes=facts.memory_limit_bytes,
+        kv_bytes_per_token=facts.kv_bytes_per_token,
+        kv_bytes_fixed=facts.kv_bytes_fixed,
+        context_tokens=facts.context_tokens,
+        vocabulary=facts.vocabulary,
+        batches_ragged=facts.batches_ragged,
+        groups=capabilities.groups,
+        slabs=capabilities.slabs,
+        adapters=tuple((name, adapters.digests[name]) for name in adapters.names),
+    )

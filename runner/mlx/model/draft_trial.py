@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -20,9 +21,11 @@ import numpy as np
 from bus.wire.ids import TokenId
 from runner.engine import EngineFacts, RowId
 from runner.mlx.kv import DecodeBatch, evaluated
-from runner.mlx.model.capabilities import Shape, is_close, new_caches
+from runner.mlx.model.capabilities import Shape, is_close, measure, new_caches
 from runner.mlx.model.compiled_decode import MOST_ROWS, CompiledDecode
 from runner.mlx.model.device import on_gpu
+from runner.mlx.model.files import other_vocabulary
+from runner.mlx.model.load import Precision, UnloadableModel, context_of, load_weights
 
 WIDTHS = (2, 3, 5, 9, 17, 33)
 """The columns of the measured steps."""
@@ -44,11 +47,13 @@ for one row, and get as much time again."""
 class DraftTrial:
     """Pairs of a step's columns and its cost as a multiple of a plain step's. `is_exact`: all
     widths were measured, and their logits had the bits of plain steps. `shared`: the same pairs for
-    several rows, by their number; none if rows with gaps do not compute what they should."""
+    several rows, by their number; none if rows with gaps do not compute what they should.
+    `plain_s`: the seconds of a plain step of one row."""
 
     costs: tuple[tuple[int, float], ...] = ()
     is_exact: bool = False
     shared: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()
+    plain_s: float = 0.0
 
     def applied(self, facts: EngineFacts) -> EngineFacts:
         """Return the facts with these measurements."""
@@ -56,13 +61,17 @@ class DraftTrial:
         return replace(facts, draft_costs=self.costs, shared_draft_costs=self.shared, extra=extra)
 
 
+def trial_clock() -> Callable[[], float]:
+    """Return the clock of measurements. Other programs hardly change processor time."""
+    return time.perf_counter if on_gpu() else time.process_time
+
+
 def try_drafts(
     model: Any, shape: Shape, compiled: CompiledDecode | None, *, packed: bool
 ) -> DraftTrial:
     """Measure steps of one row and of several; a wider one counts as at least as expensive. All
     layers of the model must have ordinary KV. `compiled` computes plain steps if it is given."""
-    # Other programs hardly change processor time.
-    clock = time.perf_counter if on_gpu() else time.process_time
+    clock = trial_clock()
     ends_at = clock() + MOST_S
     alone = _RowsTrial(model, shape, compiled, 1, clock, packed=packed)
     costs = alone.costs(WIDTHS, ends_at)
@@ -80,7 +89,7 @@ def try_drafts(
             break
         if measured := trial.costs(widths, ends_at + MOST_S):
             shared.append((rows, measured))
-    return DraftTrial(costs, is_exact, tuple(shared))
+    return DraftTrial(costs, is_exact, tuple(shared), alone.plain_s)
 
 
 class _RowsTrial:
@@ -106,7 +115,7 @@ class _RowsTrial:
         self._lengths = [PAST_TOKENS - 5 * (at % 2) for at in range(rows)]
         self._logits: list[mx.array] = []
         """The logits of the plain steps, (compared rows, vocabulary)."""
-        self._plain_s = self._plain(None if rows > MOST_ROWS else compiled)
+        self.plain_s = self._plain(None if rows > MOST_ROWS else compiled)
 
     def costs(self, widths: Sequence[int], ends_at: float) -> tuple[tuple[int, float], ...]:
         """Return the cost of steps of these columns, as far as there is time to measure them."""
@@ -126,7 +135,7 @@ class _RowsTrial:
                 same = np.array_equal(_bits(out[:2, at]), _bits(self._logits[at]))
                 self.is_exact = self.is_exact and same
             least = costs[-1][1] if costs else 1.0
-            costs.append((width, max(min(seconds) / self._plain_s, least)))
+            costs.append((width, max(min(seconds) / self.plain_s, least)))
         return tuple(costs)
 
     def takes_gaps(self) -> bool:
@@ -188,3 +197,38 @@ class _RowsTrial:
 
 def _bits(logits: mx.array) -> np.ndarray[Any, Any]:
     return np.array(logits.astype(mx.float32)).view(np.uint32)  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDraft:
+    """A loaded draft model (`DraftSource`)."""
+
+    model: Any
+    shape: Shape
+    weights_bytes: int
+    context_tokens: int
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return self.shape.kv_bytes_per_token
+
+    def new_caches(self, reserve: int) -> list[Any]:
+        return new_caches(self.model, self.shape, reserve)
+
+
+def open_draft(folder: Path, target: Path, dtype: Precision) -> LoadedDraft | str:
+    """Load a draft model for the model in the folder `target`. Return why it cannot be used, for
+    example because its vocabulary differs, if it cannot."""
+    if (other := other_vocabulary(folder, target)) is not None:
+        return f"its draft model {folder.name} cannot be used: {other}"
+    try:
+        loaded = load_weights(folder, dtype, lambda _: None)
+        context = context_of(loaded.config, None)
+        shape = measure(loaded.model, context_tokens=context)
+    except UnloadableModel as error:
+        return f"its draft model cannot be loaded: {error}"
+    except Exception as error:
+        return f"its draft model {folder.name} cannot be loaded: {type(error).__name__}: {error}"
+    if not shape.trims:
+        return f"its draft model {folder.name} cannot be used: it cannot take back tokens"
+    return LoadedDraft(loaded.model, shape, loaded.weights_bytes, context)

@@ -28,6 +28,7 @@ BYTES_OF = {
 }  # fmt: skip
 """The size in bytes of one value, for each data type that MLX reads from safetensors files."""
 ANEW = "download it again"
+TOKENIZER = "tokenizer.json"
 
 
 def problem_of(folder: Path) -> str | None:
@@ -61,6 +62,19 @@ def unknown_family(folder: Path) -> str | None:
         return None
     text = f"mlx-lm {version('mlx-lm')} (installed) does not support the model family '{family}'"
     return f"{text}; a later version may; otherwise use another model"
+
+
+def other_vocabulary(folder: Path, target: Path) -> str | None:
+    """Return why the token ids of two models do not mean the same; None if they do."""
+    contents: list[Any] = []
+    for place in (folder, target):
+        try:
+            content = json.loads((place / TOKENIZER).read_bytes())
+            added = {entry["content"]: entry["id"] for entry in content.get("added_tokens") or ()}
+            contents.append((content["model"]["vocab"], added))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            return f"{place.name}/{TOKENIZER} cannot be compared ({type(error).__name__}: {error})"
+    return None if contents[0] == contents[1] else "its tokenizer has another vocabulary"
 
 
 def _family(config: Path) -> str:

@@ -5,6 +5,7 @@ reading the last token of a row with a grammar.
 """
 
 from runner.mlx.sampling.batch_sampler import Drawn
+from runner.mlx.sampling.draft_model import DraftModel
 from runner.mlx.sampling.drafted import advance
 from runner.mlx.sampling.grammar_mask import GrammarMasks
 from runner.mlx.sampling.pending_step import DrawnRows, PendingStep, result_of
@@ -14,6 +15,7 @@ from runner.mlx.sampling.token_source import ReceivingSource, RowDraft, Sampling
 
 __all__ = [
     "AdmittedRows",
+    "DraftModel",
     "Drawn",
     "DrawnRows",
     "EngineRow",

@@ -16,6 +16,9 @@ from runner.mlx.sampling.batch_sampler import Drawn
 from runner.mlx.sampling.drafted import accepted
 from runner.mlx.sampling.prompt_scoring import ScoredRows
 
+Proposals = tuple[tuple[RowId, tuple[TokenId, ...]], ...]
+"""The guesses of a draft model, by row."""
+
 
 @dataclass(frozen=True, slots=True)
 class DrawnRows:
@@ -42,6 +45,7 @@ class PendingStep:
     prefilled: list[mx.array] = field(default_factory=list[mx.array])
     scored: list[ScoredRows] = field(default_factory=list[ScoredRows])
     failures: list[RowFailure] = field(default_factory=list[RowFailure])
+    proposed: Proposals = ()
 
 
 def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float]:
@@ -71,6 +75,7 @@ def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float
             for scores in scored.read()
             if scores.row not in lost
         ),
+        proposed=pending.proposed,
     )
     return result, done
 

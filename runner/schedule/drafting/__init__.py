@@ -14,6 +14,7 @@ from runner.schedule.drafting.length import (
     worth_waiting,
 )
 from runner.schedule.drafting.ngram import NgramDrafter
+from runner.schedule.drafting.proposals import ModelTurns
 from runner.schedule.drafting.together import SharedCosts, best_shared_length, chances_of
 from runner.schedule.drafting.turns import DraftTurns
 
@@ -26,6 +27,7 @@ __all__ = [
     "DraftRules",
     "DraftTurns",
     "Drafter",
+    "ModelTurns",
     "NgramDrafter",
     "NoDrafter",
     "SharedCosts",

@@ -17,12 +17,13 @@ EXACT_TOKENS = 320
 @dataclass(frozen=True, slots=True)
 class DraftRules:
     """How rows with one choice are drafted. `why_not`: why they decode plainly; empty if they are
-    drafted. `copies`: from earlier text and the prediction. `within`: only up to so many tokens of
-    the row; None: without a limit. `together`: also beside other rows, if these allow it, too. The
-    text that a grammar implies is always a draft."""
+    drafted. `copies`: from earlier text and the prediction. `asks_model`: the draft model guesses.
+    `within`: only up to so many tokens of the row; None: without a limit. `together`: also beside
+    other rows, if these allow it, too. The text that a grammar implies is always a draft."""
 
     why_not: str = ""
     copies: bool = False
+    asks_model: bool = False
     within: int | None = None
     together: bool = False
 
@@ -48,9 +49,11 @@ def _rules(choice: Speculate, facts: EngineFacts, *, is_exact: bool) -> DraftRul
     if choice == "auto":
         # Gaps in a row's KV move its columns, on which the last digits depend: never together.
         why_not = _why_not_exact(facts, is_exact=is_exact)
-        return DraftRules(why_not, copies=True, within=EXACT_TOKENS)
+        asks = not facts.no_draft_model
+        return DraftRules(why_not, copies=True, asks_model=asks, within=EXACT_TOKENS)
     if choice == "draft_model":
-        return DraftRules("the model has no draft model")
+        # The draft model serves one row at a time.
+        return DraftRules(facts.no_draft_model, asks_model=True)
     return DraftRules(copies=choice == "ngram", together=True)
 
 

@@ -17,6 +17,7 @@ from bus.wire.ids import TokenId
 from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter
 from runner.schedule.drafting.length import best_length, worth_waiting
 from runner.schedule.drafting.ngram import FADES, PRIOR_WEIGHT
+from runner.schedule.drafting.proposals import ModelTurns
 from runner.schedule.drafting.together import LAG_SHARE, MOST_LAG, chances_of
 
 IMPLIED_RATE = 0.9
@@ -29,12 +30,19 @@ class DraftTurns:
     multiple of a plain step's. `follows_grammar`: the row has a grammar, so each of its tokens is
     read before the next plan, because text may be implied by it. `is_due`: a draft may follow the
     row's last token, because that token was read before the next plan. `lag`: the plain steps that
-    the row has lost to steps with drafts of several rows; below 0: gained."""
+    the row has lost to steps with drafts of several rows; below 0: gained. `model`: the draft
+    model's part; None: it does not guess."""
 
     def __init__(
-        self, drafter: Drafter, costs: Sequence[float], *, follows_grammar: bool = False
+        self,
+        drafter: Drafter,
+        costs: Sequence[float],
+        *,
+        follows_grammar: bool = False,
+        model: ModelTurns | None = None,
     ) -> None:
         self._drafter = drafter
+        self.model = model
         self._costs = costs
         self._follows_grammar = follows_grammar
         self._waits: bool | None = None
@@ -44,10 +52,12 @@ class DraftTurns:
         self._right, self._tried = IMPLIED_RATE * PRIOR_WEIGHT, PRIOR_WEIGHT
         self.is_due = follows_grammar
 
-    def waits(self, room: int) -> bool:
+    def waits(self, room: int, left: int = 1 << 30) -> bool:
         """Return whether the step of the next token must be read before the plan after it. A draft
-        after that token may have `room` tokens."""
+        after that token may have `room` tokens, and the row `left` tokens after it."""
         if self._follows_grammar:
+            return True
+        if self.model is not None and self.model.choose(room, left)[0] is not None:
             return True
         if self._waits is None:
             draft = self._drafter.draft(LONGEST_DRAFT)
@@ -62,6 +72,8 @@ class DraftTurns:
         row is in the engine."""
         self.is_due = is_verified or (is_alone and self.waits(room))
         self._drafter.take((token,))
+        if self.model is not None:
+            self.model.take()
         self._waits = self._foreseen = None
         if self._implied:
             is_right = token == self._implied[0]
@@ -73,18 +85,21 @@ class DraftTurns:
         """Set the only text that the row's grammar allows next, after the tokens taken so far."""
         self._implied = tokens
 
-    def draft(self, room: int) -> Draft | None:
+    def draft(self, room: int, left: int = 1 << 30) -> Draft | None:
         """Return the draft to verify after the last token, at most `room` tokens; None if a plain
-        step is expected to be better."""
+        step is expected to be better. The row may get `left` more tokens."""
         if not self.is_due:
             return None
+        best, most = None, 1.0
         draft = self.guess(room)
-        if draft is None:
-            return None
-        length, _ = best_length(draft.rates, 1.0, self._costs)
-        if not length:
-            return None
-        return Draft(draft.tokens[:length], draft.rates[:length], draft.source)
+        if draft is not None:
+            length, most = best_length(draft.rates, 1.0, self._costs)
+            if length:
+                best = Draft(draft.tokens[:length], draft.rates[:length], draft.source)
+        if self.model is not None:
+            guesses, gain = self.model.choose(room, left)
+            best = guesses if gain > most else best
+        return best
 
     def is_late(self, made: int) -> bool:
         """Return whether a row that has made so many tokens has lost as much time as it may."""

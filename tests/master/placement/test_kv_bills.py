@@ -9,6 +9,7 @@ import pytest
 from bus.wire.cards import ModelCard
 from bus.wire.errors import Refusal
 from bus.wire.kv import KvKind
+from bus.wire.messages.requests import DraftWeights
 from master.placement.availability import PlacementSpec, card_as_computed
 from master.placement.capacity import NodeCapacity
 from master.placement.memory_cost import RunnerSizing, cost_text, layer_costs
@@ -131,3 +132,15 @@ def test_what_a_card_says_of_memory_goes_before_the_files() -> None:
     huge = plain.model_copy(update={"memory_bytes": 10_000 * GB})
     refused = placed(PlacementSpec(MODEL), huge)
     assert isinstance(refused, Refusal) and "memory_bytes of its card.toml" in refused.message
+
+
+def test_a_draft_model_is_billed_to_the_rank_with_the_whole_model() -> None:
+    draft = DraftWeights(model=MODEL, path="/d", weights_bytes=1_000, kv_bytes_per_token=10)
+    plain, drafted = (
+        layer_costs(held("full").model_copy(update={"draft": each}), 500, "mlx-metal")
+        for each in (None, draft)
+    )
+    assert drafted.whole.weights == plain.whole.weights + 1_000
+    assert drafted.whole.kv == plain.whole.kv + 500 * 10
+    assert drafted.stage_cost(0, 4) == plain.stage_cost(0, 4)
+    assert drafted.tensor_rank_cost(2, splits_kv=True) == plain.tensor_rank_cost(2, splits_kv=True)

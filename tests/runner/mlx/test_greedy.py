@@ -9,7 +9,7 @@ import pytest
 
 from runner.engine import PrefillChunk
 from runner.mlx import forward
-from runner.mlx.forward import LEAST_WIDTH, bounded_width
+from runner.mlx.model.device import LEAST_WIDTH, bounded_width
 from tests.harness.variants import mostly_proof
 
 MODELS = ["qwen3", "llama", "qwen3_moe", "gemma3_text", "qwen3_next"]

@@ -16,7 +16,7 @@ from bus.wire.messages.requests import SPECULATE, Speculate
 from runner.engine import RowId
 from runner.schedule.drafting import EXACT_TOKENS
 from runner.schedule.rows import RowFailed, RowFinished, RowKey
-from runner.schedule.table import ScheduleSettings
+from runner.schedule.table import RowTable, ScheduleSettings
 from runner.text import PreparedRequest
 from tests.harness.engine import FakeEngine, FakeRow, StepCosts, drafted_tokens, facts
 from tests.harness.scheduling import Loop, prepared
@@ -334,3 +334,41 @@ def test_a_drafter_that_the_model_lacks_is_refused_by_name() -> None:
         assert refusal.field == "x_speculate" and "use auto or off" in refusal.message
     refusal = able.submit(asking("a", "grammar", PHRASE))
     assert isinstance(refusal, Refusal) and refusal.field == "x_speculate"
+
+
+@pytest.mark.parametrize("wrong_every", [0, 2, 3, 40])
+def test_a_row_that_the_draft_model_guesses_has_its_text(wrong_every: int) -> None:
+    made, plans = [], []
+    choices: tuple[Speculate, ...] = ("off", "draft_model")
+    for choice in choices:
+        loop = Loop(facts(verifies=True, draft_token_cost=0.05, draft_costs=((33, 1.6),)), ON)
+        loop.engine.wrong_every = wrong_every
+        loop.submit(asking("a", choice, PHRASE, max_tokens=200))
+        loop.submit(asking("b", "off", PHRASE, max_tokens=3))
+        loop.run()
+        made.append(loop.made)
+        plans.append(loop.plans)
+        end = loop.ends[key("a")]
+        assert isinstance(end, RowFinished) and len(loop.made[key("a")]) == 200
+    assert made[0] == made[1]
+    proposals = sum(bool(plan.propose) for plan in plans[1])
+    counts = end.cost.drafts  # without the draft of the last step
+    assert proposals and counts.drafts in ((proposals, proposals - 1) if wrong_every else (0,))
+    assert not any(plan.propose for plan in plans[1] if len(plan.decode) > 1)
+    if wrong_every == 40:
+        assert len(plans[1]) < 0.25 * len(plans[0]) and counts.accepted > 0.7 * counts.drafted
+    if wrong_every == 0:
+        assert proposals < 5  # it has failed, so it is asked rarely
+
+
+def test_a_draft_model_that_costs_more_than_it_saves_is_not_asked() -> None:
+    loop = Loop(facts(verifies=True, draft_token_cost=0.9), ScheduleSettings())
+    loop.submit(asking("a", "draft_model", PHRASE, max_tokens=60))
+    loop.run()
+    assert not any(plan.propose for plan in loop.plans) and len(loop.made[key("a")]) == 60
+
+
+def test_the_draft_model_has_the_kv_of_the_longest_row() -> None:
+    table = RowTable(facts(draft_token_cost=0.1), ScheduleSettings())
+    assert table.cost_bytes([10, 30]) == 2 * 30 + 30
+    assert RowTable(facts(), ScheduleSettings()).cost_bytes([10, 30]) == 2 * 30

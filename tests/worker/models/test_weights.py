@@ -244,7 +244,7 @@ def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
         ("context_token = 5\ntemperature = 0.5", "'context_token'; did you mean context_tokens"),
         ("num_ctx = 5", "did you mean context_tokens"),
         ("pinned = true", "did you mean pin?"),
-        ("draft_model = 'm'", "draft_model is not supported yet; remove it"),
+        ("draft_model = 'a b'", "draft_model: 'a b' cannot be the name"),
         ("context_tokens = true", "whole number"),
         ("temperature = 9", "temperature: "),
         ("temperature = 'hot'", "temperature must be a number"),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bus.models.gguf import DTYPE
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
+from worker.models.files.draft_models import with_draft
 from worker.models.passed_over import Unfit
 
 ALL_SAID_BYTES = 256 << 10
@@ -21,8 +21,8 @@ def reconciled(
     cards: Mapping[ModelId, ModelCard],
 ) -> tuple[dict[ModelId, ModelCard], list[tuple[ModelId, Unfit]]]:
     """Return the cards without the names that another model already has, and without the settings
-    that exceed the size limit. Also return notices about both, and about drafters that cannot be
-    used. Models are processed in the order of their names."""
+    that exceed the size limit. Also return notices about both, and about draft models and
+    drafters that cannot be used. Models are processed in the order of their names."""
     accepted: dict[ModelId, ModelCard] = {}
     notices: list[tuple[ModelId, Unfit]] = []
     owners: dict[str, ModelId] = {name.casefold(): name for name in cards}
@@ -46,10 +46,11 @@ def reconciled(
             )
             notices.append((model, Unfit("no_effect", why, "shorten the card.toml files")))
             defaults = None
-        if card.speculate not in (None, "auto", "off") and (card.dtype == DTYPE or card.dimensions):
-            why = f"card.toml: speculate = {card.speculate} has no effect: it needs a model in MLX"
-            notices.append((model, Unfit("no_effect", why, "remove it, or use auto or off")))
         if tuple(aliases) != card.aliases or defaults is not card.defaults:
             card = card.model_copy(update={"aliases": tuple(aliases), "defaults": defaults})
         accepted[model] = card
+    for model, card in accepted.items():
+        if (changed := with_draft(card, cards)) is not None:
+            accepted[model], unfit = changed
+            notices += [(model, unfit)] if unfit is not None else []
     return accepted, notices

@@ -67,6 +67,7 @@ class CardBody(Closed):
     reasoning_parser: str | None = None
     special_tokens_in_messages: bool | None = None
     speculate: str | None = None
+    draft_model: str | None = None
     compatible_backends: list[str] | None = None
     backend_preference: list[str] | None = None
     name: str | None = None

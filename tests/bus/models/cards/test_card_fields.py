@@ -40,7 +40,7 @@ def refusal(text: str) -> BadCard:
         ("special_tokens = true\n", "special_tokens", 1, "did you mean special_tokens_in_messages"),
         ('speculate = "on"\n', "speculate", 1, "must be one of auto, off, ngram"),
         ('reasoning_parser = "r1"\n', "reasoning_parser", 1, "must be one of think, mistral"),
-        ('draft_model = "m"\n', "draft_model", 1, "draft_model is not supported yet"),
+        ('draft_model = "a b"\n', "draft_model", 1, "cannot be the name of a model"),
     ],
 )
 def test_a_refusal_names_the_key_and_its_line(text: str, key: str, line: int, words: str) -> None:

@@ -25,6 +25,7 @@ def settings(**said: object) -> dict[str, tuple[object, str]]:
             "reasoning_parser": notes.reasoning_parser,
             "special_tokens_in_messages": notes.special_tokens_in_messages,
             "speculate": notes.speculate,
+            "draft": notes.draft_model,
             "weights_bytes": 1_000,
             "adapters": (AdapterCard(name="pirate", rank=4, size_bytes=1),),
         }
