@@ -111,9 +111,9 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-installs prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-resume prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
+prove: prove-installs prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-resume prove-cluster prove-records prove-secrets prove-parity prove-speculation prove-kv prove-selftest prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-resume prove-installs prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool bench-kv-disk
+.PHONY: prove-resume prove-installs prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-speculation prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool bench-kv-disk
 
 # uv, pipx and pip from PyPI, into empty caches: some 400 MB
 prove-installs: $(READY)
@@ -181,6 +181,9 @@ prove-secrets: $(READY)
 prove-parity: $(READY)
 	rm -f prove-results/parity.jsonl
 	$(PROVE) tests/runner/test_group_parity*.py
+
+prove-speculation: $(READY)
+	$(PROVE) tests/runner/mlx/test_speculation_cells.py
 
 bench-pool: $(READY)
 	$(BIN)/python -m tests.bench.pool --json bench-results/pool.json

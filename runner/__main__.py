@@ -60,8 +60,8 @@ def load_engine(
 ) -> MlxEngine:
     """Import MLX in the calling thread, which then owns it, and load the engine. The file
     `busy_runners` lists the busy runners of this machine; the engine shares the CPU cores with
-    them. `kv_limits` are those of the folder for KV on disk. `speculate`
-    is the operator's setting; unless it or the model's card is "off", measure what drafts cost."""
+    them. `kv_limits` are those of the folder for KV on disk. `speculate` is the operator's setting.
+    Drafts are measured unless the card, or else this setting, says "off" without a draft model."""
     from runner.mlx.engine import load_engine as load
     from runner.mlx.model.cores import shared_threads
 

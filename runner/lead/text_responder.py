@@ -64,8 +64,8 @@ class TextResponder:
         others = [_arrival(other) for other in self._server.open.values() if not other.accepted]
         with self._loop.scheduling() as scheduler:
             undrafted = scheduler.intake.undrafted(request.request.speculate)
-            if undrafted is not None:
-                return undrafted
+            if undrafted is not None and request.submit.so_far is None:
+                return undrafted  # an answer that resumes here goes on without its drafter
             place = scheduler.intake.make_place(_arrival(request), others, now)
         if isinstance(place, Refusal):
             return place
