@@ -161,6 +161,7 @@ class LeadLoop:
                 self._watch.issued(plan)
             if now - measured_at >= MEMORY_EVERY_S or not unread:
                 status.memory, measured_at = engine.memory(), now
+                self.facts = engine.facts
             if unread == STEPS_AHEAD or (unread and plan is None):
                 result = self._read(engine, spans)
                 read_at = now = clock_now()

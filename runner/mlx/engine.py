@@ -252,8 +252,9 @@ class MlxEngine:
         if drawn := [*pending.first, *pending.decoded]:
             self._comm.await_tokens(drawn[-1].drawn.tokens)
         result, self._last_done = result_of(pending, self._last_done)
-        if self._forward.draft_model is not None:
-            self._forward.draft_model.take(result.tokens)
+        if (draft := self._forward.draft_model) is not None:
+            draft.take(result.tokens)
+            self.facts = draft.noted(self.facts)
         if self._verifies:
             self._accept(result)
         if self.facts.verifies and not self._pending:
@@ -266,10 +267,8 @@ class MlxEngine:
         if self.facts.verifies:
             trial = self._forward.try_drafts()
             self.facts = trial.applied(self.facts)
-            if self._forward.draft_model is not None:
-                self.facts = self._forward.draft_model.measured(
-                    self.facts, trial_clock(), trial.plain_s
-                )
+            if (draft := self._forward.draft_model) is not None:
+                self.facts = draft.measured(self.facts, trial_clock(), trial.plain_s)
             mx.clear_cache()
 
     def memory(self) -> EngineMemory:

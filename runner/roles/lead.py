@@ -60,6 +60,10 @@ class LeadRole(ServingRole):
         """Check as every serving role does; also leave if a step or the preparation of a request
         takes too long."""
         super().watch(now)
+        facts, is_loaded = self._loop.facts, self._loop.scheduler is not None
+        if self._spec.draft and facts and is_loaded and not self._no_draft_model:
+            self._no_draft_model = facts.no_draft_model
+            self._warn_of_draft_model()
         note_steps(self._recorder, self.status, self._channel)
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:
             what = f"preparing a request took more than {PREPARES_S:g} s"
@@ -67,6 +71,13 @@ class LeadRole(ServingRole):
         limit_s = self._stepping.passed(now, self._step_limit_s)
         if limit_s is not None:
             self._stuck(f"step {self.status.steps_done + 1} took more than {limit_s:.1f} s")
+
+    def _warn_of_draft_model(self) -> None:
+        """Log that the draft model of the card is not used, and show it with the model's facts."""
+        if self._no_draft_model:
+            self._log.warning("the draft model is not used", why=self._no_draft_model)
+            draft = {"draft model": self._no_draft_model}
+            self._meter.facts_found = {**self._meter.facts_found, **draft}
 
     def reading(self, now: float) -> RunnerReading | None:
         """Return the current reading of this runner, with rates since the previous reading."""
@@ -106,8 +117,7 @@ class LeadRole(ServingRole):
             "no_drafts": self._why_no_drafts,
             "no_draft_model": self._no_draft_model,
         }
-        if self._no_draft_model:
-            self._log.warning("the draft model is not used", why=self._no_draft_model)
+        self._warn_of_draft_model()
         self._note_kv(self._meter.kv)
         self._host.signal("loaded")
         self._startup.loaded(facts)
@@ -119,8 +129,7 @@ class LeadRole(ServingRole):
 
     def _opened(self, works: TextWorks) -> None:
         self._responder.works = works
-        draft = {"draft model": self._no_draft_model} if self._no_draft_model else {}
-        self._meter.facts_found = {**works.facts, **draft}
+        self._meter.facts_found = {**works.facts, **self._meter.facts_found}
         self.described = {**self.described, **works.facts}
 
     def _stepped(self, news: Stepped) -> None:

@@ -98,6 +98,12 @@ class DraftModel:
         cost = min(seconds) / TRIAL_TOKENS / plain_s
         return replace(facts, draft_token_cost=cost, no_draft_model="")
 
+    def noted(self, facts: EngineFacts) -> EngineFacts:
+        """Return the target's facts, with the error that ended the guesses, if there is one."""
+        why = f"its draft model failed: {self.failure}"
+        is_news = bool(self.failure) and facts.no_draft_model != why
+        return replace(facts, no_draft_model=why) if is_news else facts
+
     def take(self, tokens: Iterable[SampledToken]) -> None:
         """Add the new tokens of rows, in order."""
         for sampled in tokens:
