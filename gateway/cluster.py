@@ -55,7 +55,7 @@ class Cluster:
         self.options, self.reactor, self.log = options, reactor, log
         self.near = near
         self.bus = open_client(speaker, options.endpoints, reactor, log, options.cluster_keys)
-        self.readings = ClusterReadings(lambda: self.bus.mirror.state.forgotten)
+        self.readings = ClusterReadings(lambda: self.bus.mirror.state.forgotten, options.node)
         self.api_keys = ApiKeys(self.bus, self.readings)
         for topic in TOPICS:
             self.bus.hear(topic, self._receive)

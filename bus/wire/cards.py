@@ -1,12 +1,10 @@
 """Node cards: the abilities of a node, and the model cards of the models on its disk.
 
-Pure. A node card is a retained reading; the newer card of a node wins. If two cards have the same
-time stamp, every node chooses the same one, in any order of arrival (`supersedes`).
+Pure. A node card is a retained reading; the newer card of a node wins (`bus.membership.card_book`).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable
 from typing import Literal
 
@@ -100,11 +98,11 @@ class ModelCard(Message):
     measured. `gpus`: those over which its program of `engines.toml` divides its memory equally.
     """
 
-    model: ModelId
+    model: ModelId = Field(min_length=1)
     path: str
     family: str
     layers: int
-    weights_bytes: int
+    weights_bytes: int = Field(ge=0)
     size_bytes: int
     kv_bytes_per_token: int
     kv_bytes_fixed: int = 0
@@ -155,8 +153,8 @@ class ModelCard(Message):
     speculate: Speculate | None = None
     draft: DraftWeights | None = None
     made_from: str = ""
-    load_s: float = 0.0
-    tokens_per_s: float = 0.0
+    load_s: float = Field(default=0.0, ge=0)
+    tokens_per_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     adapters: tuple[AdapterCard, ...] = ()
     kv: KvKind = "full"
     kv_group: int = 0
@@ -172,7 +170,7 @@ class PartialModel(Message):
     these layers as a stage of a pipeline; other nodes can't copy them. `path`: the folder. `card`:
     the card of the whole model; None: unknown."""
 
-    model: ModelId
+    model: ModelId = Field(min_length=1)
     layers: tuple[tuple[int, int], ...]
     have_bytes: int
     size_bytes: int
@@ -322,7 +320,7 @@ class NodeCard(Message):
     name: str
     platform: str
     cores: int
-    memory_bytes: int
+    memory_bytes: int = Field(ge=0)
     backends: tuple[str, ...]
     mlx_version: str
     shoal_version: str
@@ -331,8 +329,8 @@ class NodeCard(Message):
     models: tuple[ModelCard, ...] = ()
     parts: tuple[PartialModel, ...] = ()
     weights_addresses: tuple[str, ...] = ()
-    announced_at_s: float
-    ttl_s: float = Field(default=120.0, gt=0)
+    announced_at_s: float = Field(allow_inf_nan=False)
+    ttl_s: float = Field(default=120.0, gt=0, allow_inf_nan=False)
     chip: str = ""
     working_set_bytes: int = 0
     vram_bytes: int = 0
@@ -354,21 +352,6 @@ class NodeCard(Message):
 
 AHEAD_S = 60.0
 """How many seconds a node's clock may be ahead of ours."""
-
-
-def supersedes(card: NodeCard, previous: NodeCard | None) -> bool:
-    """Return whether a card replaces the previous card of its node. It does if it is newer. If both
-    have the same time stamp, it does if its content is equal or sorts later."""
-    if previous is None or card.announced_at_s > previous.announced_at_s:
-        return True
-    if card.announced_at_s < previous.announced_at_s:
-        return False
-    return card == previous or _content(card) > _content(previous)
-
-
-def _content(card: NodeCard) -> str:
-    """Return the content of a card as a text, equal for equal cards."""
-    return json.dumps(card.model_dump(mode="json"), sort_keys=True)
 
 
 def as_received(card: NodeCard, wall_s: float) -> NodeCard:

@@ -1,7 +1,7 @@
 """Node cards and readings of the cluster, as one HTTP process last received them.
 
 Pure: time arrives as `now`. A query drops readings that were not renewed in time. The files of
-models stay on a disk while a node is silent, so a node card is kept until `CARD_TTL_S` or until the
+models stay on a disk while a node is silent, so a node card is kept for ten minutes or until the
 node leaves.
 """
 
@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from bus.membership.card_book import REMEMBERED_S, CardBook
 from bus.wire.accelerators import HardwareReading
-from bus.wire.cards import ModelCard, NodeCard, PassedOver, models_of, supersedes
+from bus.wire.cards import ModelCard, NodeCard, PassedOver, models_of
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
@@ -36,7 +37,6 @@ from bus.wire.pool import PoolReading, PoolWait
 
 Reading = TypeVar("Reading", bound=Message)
 READING_TTL_S = 15.0
-CARD_TTL_S = 600.0
 LINK_TTL_S = 600.0
 TEST_TTL_S = 600.0
 UNDONE_TTL_S = 86_400.0
@@ -84,12 +84,16 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
 
 class ClusterReadings:
     """The latest node cards and readings, each with the time of its arrival. `forgotten` returns
-    the nodes that were removed from the cluster."""
+    the nodes that were removed from the cluster; `own` is this node."""
 
-    def __init__(self, forgotten: Callable[[], Collection[NodeId]] = tuple) -> None:
+    def __init__(
+        self,
+        forgotten: Callable[[], Collection[NodeId]] = tuple,
+        own: NodeId | None = None,
+    ) -> None:
         self._forgotten = forgotten
         self._gone: Collection[NodeId] = ()
-        self._cards: dict[NodeId, tuple[NodeCard, float]] = {}
+        self._cards = CardBook(own)
         self._left: set[NodeId] = set()
         self._models: dict[ModelId, ModelCard] = {}
         self._models_until = -math.inf
@@ -100,10 +104,7 @@ class ClusterReadings:
     def heard(self, message: Message, now: float) -> None:
         """Keep a node card or a reading; ignore any other message."""
         if isinstance(message, CardReading):
-            card = message.card
-            latest, _ = self._cards.get(card.node, (None, now))
-            if supersedes(card, latest):
-                self._cards[card.node] = (card, now)
+            if self._cards.take(message.card, now):
                 self._models_until = -math.inf
         elif key_of := _KEYS.get(type(message)):
             self._readings[type(message)][key_of(message)] = (message, now)
@@ -117,15 +118,11 @@ class ClusterReadings:
         return bool(self._cards)
 
     def cards(self, now: float) -> list[NodeCard]:
-        """Return the cards of nodes, by node id. A node that left the cluster, or was removed from
-        it, has no card. A silent node keeps its card, because its models remain on its disk."""
+        """Return the cards of nodes: this node's first, then by node id. A node that left the
+        cluster, or was removed from it, has no card. A silent node keeps its card, because its
+        models remain on its disk."""
         gone = self._left.union(self._forgotten())
-        fresh = [
-            card
-            for card, at in self._cards.values()
-            if now - at < CARD_TTL_S and card.node not in gone
-        ]
-        return sorted(fresh, key=lambda card: str(card.node))
+        return [card for node, card in self._cards.remembered(now).items() if node not in gone]
 
     def models(self, now: float) -> dict[ModelId, ModelCard]:
         """Return the models on the disks of all nodes. For each model, return the model card of the
@@ -133,9 +130,10 @@ class ClusterReadings:
         gone = self._forgotten()
         if now >= self._models_until or gone != self._gone:
             self._gone = gone
-            self._models = models_of(self.cards(now))
-            arrivals = (at for _, at in self._cards.values() if now - at < CARD_TTL_S)
-            self._models_until = min(arrivals, default=now) + CARD_TTL_S
+            # by node id, so that all gateways show the same card of a model
+            self._models = models_of(sorted(self.cards(now), key=lambda card: card.node))
+            arrivals = (held.arrived_at for held in self._cards.values() if held.is_remembered(now))
+            self._models_until = min(arrivals, default=now) + REMEMBERED_S
         return dict(self._models)
 
     def passed_over(self, now: float) -> list[tuple[str, PassedOver]]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bus.hardware.observed_links import measured_links
-from bus.wire.cards import NodeCard, supersedes
+from bus.membership.card_book import CardBook
+from bus.wire.cards import NodeCard
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
@@ -40,9 +41,6 @@ QUIET_S = 2.5
 APART = ("left", "refused")
 """Statuses of peers that our switchboard has no connection to, however recent their messages."""
 LINK_READING_S = 600.0
-REMEMBERED_S = 600.0
-"""The models on the disk of a silent node are remembered for this many seconds, also at
-gateways."""
 TEST_S = 600.0
 GATHER_S = 15.0
 """A new leader waits this long for the cards of joined nodes."""
@@ -56,7 +54,7 @@ class Observations:
     """
 
     def __init__(self) -> None:
-        self.cards: dict[NodeId, tuple[NodeCard, float]] = {}
+        self.cards = CardBook()
         self.nodes: dict[NodeId, tuple[NodeReading, float]] = {}
         self.runners: dict[tuple[NodeId, str], tuple[RunnerReading, float]] = {}
         self.demands: dict[tuple[NodeId, str], tuple[DemandReading, float]] = {}
@@ -72,8 +70,8 @@ class Observations:
         match message:
             case CardReading(card=card):
                 previous, _ = self.cards.get(card.node, (None, now))
-                if supersedes(card, previous):
-                    self.cards[card.node] = (card, now)
+                if not self.cards.take(card, now):
+                    return False
                 if previous is None or previous.models != card.models:
                     return True
                 return _layers_of(previous) != _layers_of(card)
@@ -106,22 +104,17 @@ class Observations:
     def living_cards(self, now: float) -> dict[NodeId, NodeCard]:
         """Return the cards that have not expired. Nodes that said goodbye are left out."""
         left = self.left_nodes(now)
-        return {
-            node: card
-            for node, (card, at) in self.cards.items()
-            if now - at <= card.ttl_s and node not in left
-        }
+        return {n: card for n, card in self.cards.living(now).items() if n not in left}
 
     def unheard_cards(self, now: float) -> list[NodeCard]:
         """Return the last cards of lost nodes. These nodes may come back, and their weights are
         still on their disks."""
-        left = self.left_nodes(now)
-        lost = self.lost_nodes(now)
+        left, lost = self.left_nodes(now), self.lost_nodes(now)
+        living = self.cards.living(now)
         return [
             card
-            for node, (card, at) in sorted(self.cards.items())
-            if node not in left and (node in lost or now - at > card.ttl_s)
-            if now - at <= REMEMBERED_S
+            for node, card in self.cards.remembered(now).items()
+            if node not in left and (node in lost or node not in living)
         ]
 
     def left_nodes(self, now: float) -> frozenset[NodeId]:

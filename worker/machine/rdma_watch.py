@@ -11,9 +11,9 @@ import shutil
 import threading
 
 from bus.client import BusClient
+from bus.membership.card_book import CardBook
 from bus.process.tools import asked
 from bus.wire.codec import Envelope
-from bus.wire.ids import NodeId
 from bus.wire.messages.readings import CardReading
 from bus.wire.topology import RdmaPort
 from worker.machine.rdma import devices_to, find_ports
@@ -43,7 +43,8 @@ class RdmaWatch:
     def __init__(self, client: BusClient, look_s: float = LOOK_S) -> None:
         self.ports: tuple[RdmaPort, ...] = ()
         self._node = client.speaker.node
-        self._others: dict[NodeId, tuple[RdmaPort, ...]] = {}
+        self._cards = CardBook()
+        self._reactor = client.reactor
         self._look_s = look_s
         self._stop = threading.Event()
         client.hear("card", self._take_card)
@@ -53,7 +54,8 @@ class RdmaWatch:
     @property
     def devices(self) -> dict[str, str]:
         """Return the RDMA device whose cable leads to each peer, by node."""
-        return devices_to(self.ports, self._others)
+        cards = self._cards.remembered(self._reactor.now())
+        return devices_to(self.ports, {node: card.rdma_ports for node, card in cards.items()})
 
     def close(self) -> None:
         """Stop running the RDMA tools."""
@@ -67,4 +69,4 @@ class RdmaWatch:
     def _take_card(self, _topic: str, envelope: Envelope) -> None:
         message = envelope.message
         if isinstance(message, CardReading) and message.card.node != self._node:
-            self._others[message.card.node] = message.card.rdma_ports
+            self._cards.take(message.card, self._reactor.now())

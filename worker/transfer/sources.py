@@ -1,8 +1,8 @@
 """The nodes that have a model, according to their node cards, and the addresses at which they serve
 its files.
 
-Pure: time arrives as `now`. A card is valid for the time that it states; of two cards of one node,
-the newer one counts.
+Pure: time arrives as `now`. The rules for cards are those of
+`bus.membership.card_book`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bus.wire.cards import ModelCard, NodeCard, supersedes
+from bus.membership.card_book import CardBook
+from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.weights import StorageReading
@@ -53,14 +54,13 @@ class Sources:
 
     def __init__(self, me: NodeId) -> None:
         self.me = me
-        self.cards: dict[NodeId, tuple[NodeCard, float]] = {}
+        self.cards = CardBook()
         self._storage: dict[NodeId, tuple[StorageReading, float]] = {}
 
     def take_card(self, card: NodeCard, now: float) -> None:
         """Store a node card. This node's own card and outdated cards change nothing."""
-        before, _ = self.cards.get(card.node, (None, now))
-        if card.node != self.me and supersedes(card, before):
-            self.cards[card.node] = (card, now)
+        if card.node != self.me:
+            self.cards.take(card, now)
 
     def take_storage(self, reading: StorageReading, now: float) -> None:
         """Store a node's report about its models on disk."""
@@ -93,7 +93,7 @@ class Sources:
         ]
 
     def living(self, now: float) -> dict[NodeId, NodeCard]:
-        return {node: card for node, (card, at) in self.cards.items() if now - at <= card.ttl_s}
+        return self.cards.living(now)
 
 
 def is_store_address(text: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bus.membership.card_book import HeldCard
 from bus.replica.state import NodeSeat
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Conditions, Instance
@@ -157,7 +158,7 @@ def full(scene: Scene) -> Scene:
 def lost(scene: Scene) -> Scene:
     """A third node is lost, with a copy of another model."""
     card, measured = scene.observed.cards[N2][0], scene.observed.nodes[N2][0]
-    scene.observed.cards[N3] = (card.model_copy(update={"node": N3}), NOW - 9.0)
+    scene.observed.cards[N3] = HeldCard(card.model_copy(update={"node": N3}), NOW - 9.0)
     scene.observed.nodes[N3] = (measured.model_copy(update={"node": N3}), NOW - 9.0)
     silent = PeerReading(node=N3, name="n3", status="silent", silent_s=9.0)
     scene.observed.hear(PeersReading(node=N1, peers=(silent,)), NOW)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bus.membership.card_book import HeldCard
 from bus.replica.state import ClusterState, NodeSeat
 from bus.wire.errors import Refusal
 from bus.wire.ids import Boot, CommandId, InstanceId, ModelId, NodeId
@@ -358,7 +359,7 @@ def lost_desk(answer: Any, *others: Any) -> Desk:
     view = desk.holder.view
     cards = seen(ClusterState(), disks={N1: (), N2: (on_disk("a"),)}).observed.cards
     for node, (card, _) in cards.items():
-        view.cards[node] = (card, NOW - 10.0)
+        view.cards[node] = HeldCard(card, NOW - 10.0)
     peers = [
         PeerReading(node=N2, name="n2", status="silent", silent_s=9.0),
         PeerReading(node=N1, name="n1", status="linked", silent_s=0.0),
