@@ -266,6 +266,10 @@ class BusClient:
         if not wants:
             return
         for topic, message in list(self._retained.items()):
+            if isinstance(message, CardReading):
+                # a switchboard that stopped has withdrawn the card
+                card = message.card.model_copy(update={"announced_at_s": wall()})
+                message = CardReading(card=card)
             self.publish(topic, message)
 
     def _receive(self, frames: list[bytes]) -> None:

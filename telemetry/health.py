@@ -41,6 +41,7 @@ CODES: dict[str, str] = {
     "memory_low": "less than a tenth of the memory is available",
     "memory_wired": "much memory stays wired although no model is loaded",
     "unreachable": "a node has not answered for 15 s",
+    "same_id": "two running nodes have the same id",
     "thunderbolt_loop": "Thunderbolt bridges of more than two nodes form a ring",
 }
 """Every code that a finding may carry."""
@@ -54,6 +55,7 @@ ERRORS = frozenset(
         "supervisor_silent",
         "process_down",
         "port_taken",
+        "same_id",
         "state_damaged",
         "thread_ended",
     }
@@ -103,6 +105,8 @@ class NodeFacts:
     supervisor_trouble: str = ""
     """Why supervisord did not answer; "" if it did."""
     silent_peers: tuple[SilentPeer, ...] = ()
+    same_ids: tuple[tuple[NodeId, str], ...] = ()
+    """Ids that two running nodes have, each with what is wrong and the remedy."""
     bridge_loops: tuple[tuple[NodeId, ...], ...] = ()
     """The nodes of each ring of Thunderbolt bridges in the whole cluster."""
     pair_trouble: str = ""
@@ -280,6 +284,14 @@ def _peers(facts: NodeFacts) -> Iterable[HealthFinding]:
             )
 
 
+def _same_ids(facts: NodeFacts) -> Iterable[HealthFinding]:
+    for node, why in facts.same_ids:
+        message, _, way_out = why.partition(": ")
+        yield HealthFinding(
+            node=node, level="error", code="same_id", message=message, remediation=way_out
+        )
+
+
 def _bridges(facts: NodeFacts) -> Iterable[HealthFinding]:
     for loop in facts.bridge_loops:
         if facts.measured.node in loop:
@@ -315,5 +327,6 @@ _RULES = (
     _models,
     _memory,
     _peers,
+    _same_ids,
     _bridges,
 )

@@ -18,6 +18,7 @@ from bus.hardware.thunderbolt import bridge_loops
 from bus.links.certificates import standing, validity_of
 from bus.links.tls_files import read_served
 from bus.links.transport import Link
+from bus.membership.peer_table import SameIds
 from bus.process.clock import now as clock_now
 from bus.process.clock import wall
 from bus.process.endpoints import Removed
@@ -240,7 +241,9 @@ class Telemetry:
         shell.reactor.watch(self._questions, self._take_question)
         self.client.on_state.append(lambda _state: self._meter.supervised.renew())
         self.client.hear("reading.node", self._peer_heard)
-        self.client.hear(reading_topic("weights", self.node), self._weights_heard)
+        self._same_ids = SameIds(self.node)
+        self.client.hear("reading.peers", self._reading_heard)
+        self.client.hear(reading_topic("weights", self.node), self._reading_heard)
         watch = HardwareWatch(self.node, sources)
         self._sensors = HardwarePublisher(shell, self.client, watch)
         self._thread = threading.Thread(target=self._measure, name="meter", daemon=True)
@@ -322,6 +325,7 @@ class Telemetry:
             failed_models=failed,
             keys_lost=keys_were_lost(self.client.state.api_keys),
             supervisor_trouble=self._complaint or "",
+            same_ids=self._same_ids.reports(self.shell.reactor.now()),
             holds_model=any(
                 shard.node == self.node
                 for instance in self.client.state.instances.values()
@@ -335,15 +339,15 @@ class Telemetry:
     def _bridge_loops(self, mine: ThunderboltReading | None) -> tuple[tuple[NodeId, ...], ...]:
         if mine is None:
             return ()
-        now = self.shell.reactor.now()
         fresh = {
             node: cables
             for node, cables in self._peer_cables.items()
-            if now - self._peer_heard_at[node] < CABLES_FRESH_S
+            if self.shell.reactor.now() - self._peer_heard_at[node] < CABLES_FRESH_S
         }
         return bridge_loops({**fresh, self.node: mine})
 
-    def _weights_heard(self, _topic: str, envelope: Envelope) -> None:
+    def _reading_heard(self, _topic: str, envelope: Envelope) -> None:
+        self._same_ids.take(envelope.message, self.shell.reactor.now())
         if isinstance(envelope.message, WeightsReading):
             self._fetches = envelope.message.fetches
 
@@ -377,9 +381,9 @@ class Telemetry:
     def _take_question(self, frames: list[bytes]) -> None:
         if len(frames) != 2:
             return
-        asker = frames[0]
+        asker, content = frames
         try:
-            question = decode(frames[1]).message
+            question = decode(content).message
         except BadMessage as error:
             self._answer(asker, DiagnosisRefused(status=400, message=str(error)))
             return
@@ -387,10 +391,8 @@ class Telemetry:
             text = f"telemetry only answers ask_diagnosis, not {type(question).__name__}"
             self._answer(asker, DiagnosisRefused(status=400, message=text))
             return
-        reactor = self.shell.reactor
-        self.examiner.start(
-            question, lambda answer: reactor.call(lambda: self._answer(asker, answer))
-        )
+        call = self.shell.reactor.call
+        self.examiner.start(question, lambda answer: call(lambda: self._answer(asker, answer)))
 
     def _answer(self, asker: bytes, answer: Diagnosis | DiagnosisRefused) -> None:
         if not self._stop.is_set():

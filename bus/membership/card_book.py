@@ -1,9 +1,9 @@
 """The latest card of each node: one merge for the leader, gateways, workers and switchboards.
 
-Pure: time arrives as `now`. Of two cards of a node the strictly newer one counts. Of two cards with
-the same time stamp, every node chooses the same one. So the merge is commutative, associative and
+Pure: time arrives as `now`. The strictly newer card of a node counts. If two cards have the same
+time stamp, every node chooses the same one. So the merge is commutative, associative and
 idempotent, and cards may arrive in any order and more than once. A card expires when more than its
-`ttl_s` has passed since it arrived. A node that shuts down withdraws its card: it sends one that
+`ttl_s` has passed since it arrived. A node that shuts down withdraws its card: it sends a card that
 expires at once.
 """
 
@@ -33,7 +33,7 @@ class HeldCard(NamedTuple):
         """Return whether the card has not expired."""
         return now - self.arrived_at <= self.card.ttl_s and not is_withdrawn(self.card)
 
-    def is_remembered(self, now: float) -> bool:
+    def is_recent(self, now: float) -> bool:
         """Return whether the card, expired or not, still says what is on the node's disk."""
         return now - self.arrived_at <= REMEMBERED_S and not is_withdrawn(self.card)
 
@@ -65,14 +65,14 @@ class CardBook(dict[NodeId, HeldCard]):
         """Return the cards that have not expired: this node's first, then by node id."""
         return {n: held.card for n, held in self._in_order() if held.is_living(now)}
 
-    def remembered(self, now: float) -> dict[NodeId, NodeCard]:
+    def recent(self, now: float) -> dict[NodeId, NodeCard]:
         """Return the living cards and those of silent nodes, in the order of `living`."""
-        return {n: held.card for n, held in self._in_order() if held.is_remembered(now)}
+        return {n: held.card for n, held in self._in_order() if held.is_recent(now)}
 
     def _forget(self, now: float) -> None:
         """Delete the cards that say nothing any more."""
         for node, held in list(self.items()):
-            if not held.is_remembered(now) and not held.counts(now):
+            if not held.is_recent(now) and not held.counts(now):
                 del self[node]
 
     def _in_order(self) -> list[tuple[NodeId, HeldCard]]:
@@ -87,7 +87,7 @@ def is_newer(card: NodeCard, previous: NodeCard) -> bool:
     return card != previous and _content(card) > _content(previous)
 
 
-def merged(
+def merge(
     cards: Mapping[NodeId, NodeCard], others: Mapping[NodeId, NodeCard], own: NodeId | None = None
 ) -> dict[NodeId, NodeCard]:
     """Return the newest card of each node in either mapping. The card of the node `own` is always

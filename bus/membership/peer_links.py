@@ -4,9 +4,9 @@ and reports the peers.
 This is the shell around `bus.membership.membership`: it sends and receives what that module
 decides. It listens on one TCP port for hellos. It has one DEALER socket for each address that it
 dials. For each linked peer it has one SUB socket per plane (control, telemetry). Messages from
-peers go to this node's switchboard and never on to other nodes, because every node is linked with
-every other one. A file stores the peers, so that a node finds its cluster again when the addresses
-in its settings no longer answer.
+peers go to this node's switchboard. It passes only cards on (`bus.membership.card_exchange`),
+because every node should be linked with every other one. A file stores the peers, so that a node
+finds its cluster again when the addresses in its settings no longer answer.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class PeerSettings:
 
 
 class PeerLinks:
-    """All links with other nodes. `on_frames(plane, frames)` is called with the messages that they
-    publish."""
+    """All links with other nodes. `on_frames(plane, peer, frames)` is called with the messages that
+    they publish."""
 
     def __init__(
         self,

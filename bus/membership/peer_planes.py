@@ -21,7 +21,8 @@ from bus.wire.topics import TABLE
 
 HEARTBEAT_MS = 500
 HIGH_WATER = 50_000
-OnFrames = Callable[[str, list[bytes]], None]
+LAST_MESSAGES = 1_000
+OnFrames = Callable[[str, NodeId, list[bytes]], None]
 
 
 class Dialler:
@@ -47,7 +48,7 @@ class Dialler:
 
 class PeerPlanes:
     """The subscriptions to all linked peers: to each plane (control, telemetry) of each.
-    `on_frames(plane, frames)` gets their messages."""
+    `on_frames(plane, peer, frames)` gets their messages."""
 
     def __init__(
         self,
@@ -85,8 +86,14 @@ class PeerPlanes:
                 self._open(links, plane, f"tcp://{host}:{port}", node)
 
     def unfollow(self, node: NodeId) -> None:
-        """End all subscriptions to a peer."""
-        for link in self._followed.pop(node, {}).values():
+        """End all subscriptions to a peer, after its messages that have arrived: the last one may
+        withdraw its card."""
+        for plane, link in self._followed.pop(node, {}).items():
+            for _ in range(LAST_MESSAGES):
+                frames = link.receive()
+                if frames is None:
+                    break
+                self._on_frames(plane, node, frames)
             self._reactor.hang_up(link)
 
     def close(self) -> None:
@@ -104,5 +111,5 @@ class PeerPlanes:
         for rule in TABLE:
             if rule.plane == plane and (not rule.on_demand or rule.prefix in self._wanted):
                 link.subscribe(rule.prefix)
-        self._reactor.watch(link, lambda frames: self._on_frames(plane, frames))
+        self._reactor.watch(link, lambda frames: self._on_frames(plane, node, frames))
         links[plane] = link

@@ -18,12 +18,17 @@ from bus.wire.messages.peers import (
     PeerPorts,
     PeerReading,
     PeerRefused,
+    PeersReading,
     PeerStatus,
     PeerWelcome,
 )
+from bus.wire.messages.wire import Message
 
 MAX_PEERS = 1_000
 MAX_TURNED_AWAY = 64
+SAME_ID = "two nodes have the id"
+SAME_ID_S = 5.0
+"""How long a report counts; it is sent every second."""
 TURNED_AWAY_S = 15.0
 """A refused node is reported for this long after its last message."""
 
@@ -83,13 +88,15 @@ class Peer:
 
 class PeerTable(dict[NodeId, Peer]):
     """The peers by id, at most `MAX_PEERS`, and the ids of forgotten nodes. `turned_away`: nodes
-    that were never peers and are refused, or that refuse this one."""
+    that were never peers and are refused, or that refuse this one. `doubles`: the ids that two
+    running nodes use, by their cards."""
 
     def __init__(self, me: NodeId) -> None:
         super().__init__()
         self.me = me
         self.forgotten: set[NodeId] = set()
         self.turned_away: dict[NodeId, Peer] = {}
+        self.doubles: frozenset[NodeId] = frozenset()
 
     def met(self, node: NodeId, by: FoundBy) -> Peer:
         """Return a node's row; make one if there is none."""
@@ -132,10 +139,7 @@ class PeerTable(dict[NodeId, Peer]):
             text = f"this cluster is full: it has {MAX_PEERS} nodes, the limit"
             return PeerRefused(node=me.node, reason="full", message=text)
         if self._is_double(me, hello, now):
-            text = (
-                f"two nodes have the id {hello.node}, as after copying a home: delete "
-                "`state/node-id` in the copy and start that node again"
-            )
+            text = same_id_words(hello.node)
             return PeerRefused(node=me.node, reason="duplicate", message=text)
         return None
 
@@ -164,7 +168,15 @@ class PeerTable(dict[NodeId, Peer]):
             for node, peer in self.turned_away.items()
             if node not in self and now - peer.refused_at < TURNED_AWAY_S
         }
-        return tuple(peer.reading(now) for _, peer in sorted({**self, **apart}.items()))
+        doubles = {node: Peer(node, status="refused") for node in self.doubles - {self.me}}
+        rows = sorted({**doubles, **self, **apart}.items())
+        return tuple(self._reading(peer, now) for _, peer in rows)
+
+    def _reading(self, peer: Peer, now: float) -> PeerReading:
+        reading = peer.reading(now)
+        if peer.node not in self.doubles:
+            return reading
+        return reading.model_copy(update={"why": same_id_words(peer.node)})
 
     def known_peers(self) -> tuple[KnownPeer, ...]:
         """Return the peers to save for the next start: all with addresses, by node id."""
@@ -194,6 +206,37 @@ class PeerTable(dict[NodeId, Peer]):
             del boots[boot]
         elder_at, elder_last_at = min(boots.values())
         return elder_at < first_at < elder_last_at
+
+
+class SameIds:
+    """The node ids that two running nodes use, as switchboards report them. `own`: this node. Its
+    own switchboard reports other ids. Switchboards of other nodes report this node's id, because
+    its own one drops the messages of the other node."""
+
+    def __init__(self, own: NodeId) -> None:
+        self._own = own
+        self._reported_at: dict[NodeId, tuple[str, float]] = {}
+
+    def take(self, message: Message, now: float) -> None:
+        """Take a switchboard's list of its peers; ignore any other message."""
+        if not isinstance(message, PeersReading):
+            return
+        for peer in message.peers:
+            if peer.why.startswith(SAME_ID) and self._own in (peer.node, message.node):
+                self._reported_at[peer.node] = (peer.why, now)
+
+    def reports(self, now: float) -> tuple[tuple[NodeId, str], ...]:
+        """Return each such id with what is wrong and the remedy."""
+        fresh = sorted(self._reported_at.items())
+        return tuple((node, why) for node, (why, at) in fresh if now - at <= SAME_ID_S)
+
+
+def same_id_words(node: NodeId) -> str:
+    """Return what is wrong if two nodes have the same id, and the remedy."""
+    return (
+        f"{SAME_ID} {node}, as after copying a home: delete `state/node-id` in the copy and start "
+        "that node again"
+    )
 
 
 def _spoken(hello: PeerHello) -> str:

@@ -39,6 +39,12 @@ class Retained:
         self.values[topic, origin] = value
         return True
 
+    def replace(self, topic: str, origin: str, value: RetainedValue) -> None:
+        """Store a value in place of all earlier values of its topic, of any origin."""
+        for key in [key for key in self.values if key[0] == topic]:
+            del self.values[key]
+        self.values[topic, origin] = value
+
     def matching(self, prefix: str, now: float, origin: str = "") -> list[tuple[str, bytes]]:
         """Return (topic, payload) of each valid value whose topic begins with `prefix` and whose
         origin begins with `origin`."""

@@ -6,31 +6,36 @@ new subscriber gets the matching retained values, as one *bundle*: [prefix, topi
 payload, ...]. A bundle has an odd number of frames, all other messages have two. The tap, at which
 an operator watches messages, has its own socket, which drops messages if its reader lags. Messages
 of local services also go to peers, on one TCP socket per plane; messages of peers go only to local
-services. Topics *on demand* (tokens) are requested from publishers only while a local service wants
-them. With peers, the switchboard follows the cluster's state as any service does, because the state
-names the forgotten nodes.
+services. Only cards go on to peers that cannot dial their nodes (decision 0103). Topics *on demand*
+(tokens) are requested from publishers only while a local service wants them. With peers, the
+switchboard follows the cluster's state as any service does, because the state names the forgotten
+nodes.
 """
 
 from __future__ import annotations
+
+import time
 
 from bus.client import BusClient, Letters, Speaker
 from bus.links.keyring import Keyring
 from bus.links.reactor import Reactor
 from bus.links.traffic import Plane, Traffic
 from bus.links.transport import Link
+from bus.membership.card_exchange import RELAY_S, CardExchange
 from bus.membership.peer_links import PeerLinks, PeerSettings
 from bus.membership.peer_planes import HEARTBEAT_MS
 from bus.process.clock import now as clock_now
 from bus.process.endpoints import Endpoints
 from bus.process.logs import CountedWarning, Log
 from bus.survey import LinkSurvey, busy_nodes, tell_unmeasured
+from bus.switchboard.card_relay import CardRelay
 from bus.switchboard.retained import Retained, RetainedValue
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.ids import NodeId
-from bus.wire.messages.readings import LinkReading
+from bus.wire.messages.readings import CardReading, LinkReading
 from bus.wire.messages.wire import Message
-from bus.wire.topics import TABLE, reading_topic, rule_for
+from bus.wire.topics import RELAYED, TABLE, Topic, reading_topic, rule_for
 
 PLANES: tuple[Plane, ...] = ("control", "telemetry")
 TAP_HIGH_WATER = 1_000
@@ -71,13 +76,19 @@ class PlaneForwarder:
         """Tell the publishers whether an on-demand topic is wanted."""
         self.incoming.send((b"\x01" if wanted else b"\x00") + prefix.encode())
 
-    def from_peer(self, frames: list[bytes]) -> None:
+    def from_peer(self, peer: NodeId, frames: list[bytes]) -> None:
         """Deliver a peer's message, or its bundle of retained values, to local services."""
         if len(frames) % 2:
             for topic, payload in zip(frames[1::2], frames[2::2], strict=True):
-                self._deliver([topic, payload])
+                self._deliver([topic, payload], peer)
         else:
-            self._deliver(frames)
+            self._deliver(frames, peer)
+
+    def send_abroad(self, topic: str, payload: bytes) -> None:
+        """Send a message to peers only."""
+        frames = [topic.encode(), payload]
+        if self.abroad is not None and self.abroad.send(*frames):
+            self.board.published(self.plane, frames)
 
     def publish(self, topic: str, payload: bytes) -> None:
         """Publish a message on this plane, as if a local service had sent it."""
@@ -93,9 +104,9 @@ class PlaneForwarder:
         if self._deliver(frames) and self.abroad is not None and self.abroad.send(*frames):
             self.board.published(self.plane, frames)
 
-    def _deliver(self, frames: list[bytes]) -> bool:
+    def _deliver(self, frames: list[bytes], peer: NodeId | None = None) -> bool:
         """Deliver a message to local services and the tap; False if it is invalid or an outdated
-        value."""
+        value. `peer`: the sender, None for a local service."""
         if len(frames) != 2:
             self.board.refuse(self.plane, "a message must have two frames")
             return False
@@ -104,20 +115,32 @@ class PlaneForwarder:
         if rule is None or rule.plane != self.plane:
             self.board.refuse(self.plane, f"unknown topic {topic[:60]!r}")
             return False
-        if rule.retained and not self._keep(topic, frames[1], rule.ttl_s):
+        if rule.retained and not self._keep(topic, frames[1], rule, peer):
             return False
         self.outgoing.send(*frames)
         self.board.tap.send(*frames)
         return True
 
-    def _keep(self, topic: str, payload: bytes, ttl_s: float) -> bool:
+    def _keep(self, topic: str, payload: bytes, rule: Topic, peer: NodeId | None) -> bool:
         try:
             envelope = decode(payload)
         except BadMessage as error:
             self.board.refuse(self.plane, str(error)[:120])
             return False
-        value = RetainedValue(envelope.boot, envelope.seq, payload, clock_now() + ttl_s)
-        return self.retained.keep(topic, f"{envelope.node}/{envelope.process}", value)
+        is_relayed = rule.prefix == RELAYED
+        may_send = not is_relayed if peer is None else is_relayed or envelope.node == peer
+        if not may_send or (peer is not None and not _is_about(topic, rule, envelope.node)):
+            self.board.refuse(self.plane, f"{peer or 'a service'} may not send {topic[:60]!r}")
+            return False
+        value = RetainedValue(envelope.boot, envelope.seq, payload, clock_now() + rule.ttl_s)
+        origin = f"{envelope.node}/{envelope.process}"
+        cards = self.board.cards
+        if cards is not None and not cards.accepts(envelope, payload, peer):
+            return False
+        if cards is None or rule.message is not CardReading:
+            return self.retained.keep(topic, origin, value)
+        self.retained.replace(topic, origin, value)
+        return True
 
     def _subscription(self, link: Link, frames: list[bytes]) -> None:
         if not frames or frames[0][:1] not in (b"\x00", b"\x01"):
@@ -164,6 +187,7 @@ class Switchboard:
         reactor.watch(self.tap, self._tapped)
         reactor.every(EXPIRE_S, self._expire)
         self._settings = peer_settings
+        self.cards: CardRelay | None = None
         self.peers: PeerLinks | None = None
         self.surveyor: LinkSurvey | None = None
         self._client: BusClient | None = None
@@ -178,7 +202,10 @@ class Switchboard:
                 keyring,
                 self.traffic,
             )
-            self._client = self._follow_state(speaker, self.peers)
+            table, send = self.peers.membership.peers, self.planes["telemetry"].send_abroad
+            self.cards = CardRelay(speaker, table, send, log)
+            reactor.every(RELAY_S, self.cards.pass_on)
+            self._client = self._follow_state(speaker, self.peers, self.cards.exchange)
             if peer_settings.measures:
                 self.surveyor = LinkSurvey(
                     speaker,
@@ -222,9 +249,11 @@ class Switchboard:
             if here and self.peers is not None:
                 self.peers.planes.want(rule.prefix, wanted=after > 0)
 
-    def _follow_state(self, speaker: Speaker, peers: PeerLinks) -> BusClient:
+    def _follow_state(
+        self, speaker: Speaker, peers: PeerLinks, exchange: CardExchange
+    ) -> BusClient:
         """Return a client that follows the cluster's state. After each event and each snapshot, it
-        tells `peers` which nodes are forgotten."""
+        tells `peers` and `exchange` which nodes are forgotten."""
         security = None if self.keyring is None else self.keyring.node
         client = BusClient(
             speaker,
@@ -235,6 +264,7 @@ class Switchboard:
             traffic=self.traffic,
         )
         client.on_state.append(lambda state: peers.leave_out(state.forgotten))
+        client.on_state.append(lambda state: exchange.leave_out(state.forgotten))
         return client
 
     def _tapped(self, frames: list[bytes]) -> None:
@@ -244,8 +274,8 @@ class Switchboard:
         for plane in self.planes:
             self.demand(plane, raw.decode(errors="replace"), wanted=wanted)
 
-    def _from_peer(self, plane: str, frames: list[bytes]) -> None:
-        self.planes[plane].from_peer(frames)
+    def _from_peer(self, plane: str, peer: NodeId, frames: list[bytes]) -> None:
+        self.planes[plane].from_peer(peer, frames)
 
     def _publish_links(self, reading: LinkReading) -> None:
         assert self._letters is not None, "this node has no peers, so it has no links to measure"
@@ -279,6 +309,8 @@ class Switchboard:
 
     def close(self) -> None:
         """Say goodbye to peers; close every socket and remove its file."""
+        if self.cards is not None and self._settings is not None and self.cards.say_goodbye():
+            time.sleep(self._settings.timing.last_words_s)
         if self._client is not None:
             self._client.close()
         if self.surveyor is not None:
@@ -288,6 +320,11 @@ class Switchboard:
         for forwarder in self.planes.values():
             forwarder.close()
         self.reactor.hang_up(self.tap)
+
+
+def _is_about(topic: str, rule: Topic, node: NodeId) -> bool:
+    """Return whether a card's topic names its node; True for other topics."""
+    return rule.message is not CardReading or topic == f"{rule.prefix}.{node}"
 
 
 def _overlap(prefix: str, topic: str) -> bool:

@@ -355,8 +355,8 @@ AHEAD_S = 60.0
 
 
 def as_received(card: NodeCard, wall_s: float) -> NodeCard:
-    """Return a node's card as this node accepts it at `wall_s`. A time stamp too far in the future
-    is set to `wall_s`, so that the node's next cards are not ignored for long."""
-    if card.announced_at_s <= wall_s + AHEAD_S:
-        return card
-    return card.model_copy(update={"announced_at_s": wall_s})
+    """Return a node's card as this node accepts it at `wall_s`. A time stamp further ahead than
+    `AHEAD_S` is reduced to that, so that it hides the node's later cards for at most that long. The
+    order of a node's cards stays the same, however wrong its clock is."""
+    at_s = min(card.announced_at_s, wall_s + AHEAD_S)
+    return card if at_s == card.announced_at_s else card.model_copy(update={"announced_at_s": at_s})

@@ -69,6 +69,8 @@ def _retained(prefix: str, ttl_s: float, message: type[Message], promise: str) -
     return Topic(prefix, "telemetry", message, promise, ttl_s)
 
 
+RELAYED = "relayed"
+"""The topic of cards that a node passes on: `relayed.<node>`."""
 # fmt: off
 TABLE: tuple[Topic, ...] = (
     _control("event", Event, "in index order; published after it is journalled; gaps are filled"),
@@ -86,6 +88,8 @@ TABLE: tuple[Topic, ...] = (
     _control("keep.answered", KeepAnswered, "sent to the asking worker, once for each question"),
     _retained("card", 120.0, CardReading,
         "sent every 30 s and on change; only a newer card replaces it"),
+    _retained(RELAYED, 120.0, CardReading,
+        "cards of other nodes, passed on to peers that are not linked with these nodes"),
     _retained("reading.node", 15.0, NodeReading, "every second"),
     _retained("reading.hardware", 15.0, HardwareReading, "every 2 s on change, else every 6 s"),
     _retained("reading.runner", 15.0, RunnerReading, "every second"),

@@ -122,7 +122,7 @@ class ClusterReadings:
         cluster, or was removed from it, has no card. A silent node keeps its card, because its
         models remain on its disk."""
         gone = self._left.union(self._forgotten())
-        return [card for node, card in self._cards.remembered(now).items() if node not in gone]
+        return [card for node, card in self._cards.recent(now).items() if node not in gone]
 
     def models(self, now: float) -> dict[ModelId, ModelCard]:
         """Return the models on the disks of all nodes. For each model, return the model card of the
@@ -132,7 +132,7 @@ class ClusterReadings:
             self._gone = gone
             # by node id, so that all gateways show the same card of a model
             self._models = models_of(sorted(self.cards(now), key=lambda card: card.node))
-            arrivals = (held.arrived_at for held in self._cards.values() if held.is_remembered(now))
+            arrivals = (held.arrived_at for held in self._cards.values() if held.is_recent(now))
             self._models_until = min(arrivals, default=now) + REMEMBERED_S
         return dict(self._models)
 

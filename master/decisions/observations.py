@@ -113,7 +113,7 @@ class Observations:
         living = self.cards.living(now)
         return [
             card
-            for node, card in self.cards.remembered(now).items()
+            for node, card in self.cards.recent(now).items()
             if node not in left and (node in lost or node not in living)
         ]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bus.membership.peer_table import same_id_words
 from bus.process.endpoints import Means, Removed
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import NodeReading, ProcessReading
@@ -159,6 +160,7 @@ def test_every_code_is_listed_and_every_finding_says_what_to_do() -> None:
         failed_downloads=(("m", "why"),),
         failed_models=(("m", "why"),),
         silent_peers=(SilentPeer(NodeId("n2"), "mini", 60.0),),
+        same_ids=((NodeId("n2"), same_id_words(NodeId("n2"))),),
         bridge_loops=((NodeId("n1"), NodeId("n2"), NodeId("n3")),),
         pair_trouble="the key is another's",
         certificate_standing="expires soon",

@@ -54,7 +54,7 @@ class RdmaWatch:
     @property
     def devices(self) -> dict[str, str]:
         """Return the RDMA device whose cable leads to each peer, by node."""
-        cards = self._cards.remembered(self._reactor.now())
+        cards = self._cards.recent(self._reactor.now())
         return devices_to(self.ports, {node: card.rdma_ports for node, card in cards.items()})
 
     def close(self) -> None:

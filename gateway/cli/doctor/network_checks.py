@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from bus.links.cluster_key import ClusterKeys
 from bus.links.keyring import read_keys
+from bus.membership.peer_table import SAME_ID
 from bus.process.endpoints import WILDCARDS, host_of, is_loopback
 from bus.process.interfaces import addresses_up
 from bus.wire.errors import BadKey
@@ -91,8 +92,13 @@ def addresses_to_dial(peers: tuple[str, ...], reading: PeersReading | None) -> l
 
 
 def refused_peers(reading: PeersReading | None) -> list[PeerReading]:
-    """Return the nodes that this node rejects, or that reject this node."""
-    return [peer for peer in (reading.peers if reading else ()) if peer.status == "refused"]
+    """Return the nodes that this node rejects or that reject this node, and nodes whose id another
+    running node has."""
+    return [
+        peer
+        for peer in (reading.peers if reading else ())
+        if peer.status == "refused" or peer.why.startswith(SAME_ID)
+    ]
 
 
 def _keys(settings: Settings) -> tuple[ClusterKeys | None, str]:

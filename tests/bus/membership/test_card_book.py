@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from bus.client import Speaker
-from bus.membership.card_book import CardBook, is_newer, is_withdrawn, merged, withdrawal
+from bus.membership.card_book import CardBook, is_newer, is_withdrawn, merge, withdrawal
 from bus.wire import cards
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.codec import Envelope, decode, encode
@@ -26,14 +26,24 @@ from worker.transfer.sources import Sources
 N1 = NodeId("n1")
 
 
-def test_a_card_dated_ahead_hides_none_of_its_nodes_later_ones() -> None:
+def test_a_card_dated_ahead_hides_its_nodes_later_ones_for_a_minute_at_most() -> None:
     readings, sources = ClusterReadings(), Sources(NodeId("me"))
-    for second, (at_s, name) in enumerate([(NOW_S + 400 * 86_400, "ahead"), (NOW_S + 1, "right")]):
+    ahead, right = NOW_S + 400 * 86_400, NOW_S + cards.AHEAD_S + 1
+    for second, (at_s, name) in ((0.0, (ahead, "ahead")), (61.0, (right, "right"))):
         received = cards.as_received(card(at_s, name), NOW_S + second)
-        readings.heard(CardReading(card=received), float(second))
-        sources.take_card(received, float(second))
-    assert [each.name for each in readings.cards(1.0)] == ["right"]
+        readings.heard(CardReading(card=received), second)
+        sources.take_card(received, second)
+    assert [each.name for each in readings.cards(61.0)] == ["right"]
     assert sources.cards[N1].card.name == "right"
+
+
+@given(st.floats(-200, 200), st.floats(0.001, 60), st.floats(0, 5))
+def test_the_order_of_a_nodes_cards_stays_however_far_its_clock_is_ahead(
+    ahead_s: float, later_s: float, delay_s: float
+) -> None:
+    first = cards.as_received(card(NOW_S + ahead_s), NOW_S + delay_s)
+    second = cards.as_received(card(NOW_S + ahead_s + later_s), NOW_S + delay_s + later_s)
+    assert is_newer(second, first)
 
 
 def test_a_clock_that_is_a_little_ahead_is_believed() -> None:
@@ -54,9 +64,9 @@ FLEETS = st.lists(CARDS, max_size=6).map(lambda drawn: {each.node: each for each
 def test_the_merge_is_commutative_associative_and_idempotent(
     first: dict[NodeId, NodeCard], second: dict[NodeId, NodeCard], third: dict[NodeId, NodeCard]
 ) -> None:
-    assert merged(first, second) == merged(second, first)
-    assert merged(merged(first, second), third) == merged(first, merged(second, third))
-    assert merged(first, first) == first
+    assert merge(first, second) == merge(second, first)
+    assert merge(merge(first, second), third) == merge(first, merge(second, third))
+    assert merge(first, first) == first
 
 
 @given(st.lists(CARDS, max_size=8), st.randoms(use_true_random=False))
@@ -69,7 +79,7 @@ def test_a_book_holds_the_merge_of_its_cards_in_any_order_of_arrival(
     for each in shuffled:
         book.take(each, 0.0)
     for each in arriving:
-        expected = merged(expected, {each.node: each})
+        expected = merge(expected, {each.node: each})
     assert book.living(0.0) == expected
 
 
@@ -85,16 +95,16 @@ def test_of_two_cards_of_a_node_at_most_one_is_strictly_newer(
 
 def test_a_nodes_own_card_is_never_replaced_by_that_of_others() -> None:
     mine, forged = card(NOW_S, "mine"), card(NOW_S + 50, "forged")
-    assert merged({N1: mine}, {N1: forged}, N1) == {N1: mine}
-    assert merged({}, {N1: forged}, N1) == {}, "not even while it has none of its own"
-    assert merged({N1: mine}, {N1: forged}) == {N1: forged}
+    assert merge({N1: mine}, {N1: forged}, N1) == {N1: mine}
+    assert merge({}, {N1: forged}, N1) == {}, "not even while it has none of its own"
+    assert merge({N1: mine}, {N1: forged}) == {N1: forged}
 
 
 def test_a_card_expires_strictly_after_its_ttl() -> None:
     book = CardBook()
     book.take(card(NOW_S), 10.0)
     assert book.living(130.0) and not book.living(130.001)
-    assert book.remembered(610.0) and not book.remembered(610.001)
+    assert book.recent(610.0) and not book.recent(610.001)
 
 
 def test_a_repeated_card_is_not_renewed() -> None:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from bus.links.cluster_key import ClusterKeys, KeyFiles
 from bus.links.keyring import new_key, open_keyring, write_keys
 from bus.links.transport import Link
+from bus.membership.peer_table import same_id_words
 from bus.process.logs import Log
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeerReading, PeersReading
@@ -23,7 +24,13 @@ from bus.wire.topology import NodeAddress
 from conf.settings import load_settings
 from gateway.cli.app import app
 from gateway.cli.doctor.check import Finding
-from gateway.cli.doctor.network_checks import addresses_to_dial, dial, network_checks, own_addresses
+from gateway.cli.doctor.network_checks import (
+    addresses_to_dial,
+    dial,
+    network_checks,
+    own_addresses,
+    refused_peers,
+)
 from gateway.cli.doctor.network_findings import (
     PeerLook,
     clock_check,
@@ -32,6 +39,7 @@ from gateway.cli.doctor.network_findings import (
     mechanism,
     peer_check,
     reach_check,
+    refused_check,
 )
 from gateway.cli.node.node_state import NodeState, parse_state
 from tests.harness.node_server import NODE, state
@@ -221,6 +229,14 @@ def test_what_is_dialled_is_looked_at_once() -> None:
     reading = PeersReading(node=NODE, peers=(lost, gone), strangers=("s:1: no answer",))
     assert addresses_to_dial(("a:1", "c:1"), reading) == ["a:1", "c:1", "s:1"]
     assert addresses_to_dial(("c:1",), None) == ["c:1"]
+
+
+def test_a_linked_node_whose_id_another_one_has_is_an_error() -> None:
+    twin = peer("twin", why=same_id_words(NodeId("n-twin")))
+    (twin_row,) = refused_peers(PeersReading(node=NODE, peers=(peer("mini"), twin)))
+    finding = refused_check(twin_row)
+    assert (finding.name, finding.level) == ("node twin", "error")
+    assert "two nodes have the id n-twin" in finding.found
 
 
 def checks(home: Path, found: NodeState | None) -> dict[str, Finding]:
