@@ -1,5 +1,6 @@
 """The contents of files of models and of operators: model cards, LoRA adapters, embedding models,
-GGUF files, folders of models, tasks and clients; and KV on disk.
+GGUF files, folders of models, tasks and clients; and KV on disk. Module `role_plan` derives the
+roles of models from node cards.
 
 Several services read these files, so the rules are in this one package. Nothing in it is sent to
 other processes: it imports `bus.wire`, and `bus.wire` never imports it. The names below are its
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
         kv_runs,
         lora,
         model_folders,
+        role_plan,
         tasks,
     )
 
@@ -31,5 +33,6 @@ __all__ = [
     "kv_runs",
     "lora",
     "model_folders",
+    "role_plan",
     "tasks",
 ]

@@ -1,0 +1,215 @@
+"""Which node verifies and which node proposes for speculative decoding, by the nodes' cards.
+
+Pure. Every node that has the same cards and measurements makes the same plan, in any order of them.
+A card says what its models can do, so roles need no field of their own: a model that generates text
+in MLX verifies. A smaller one with as many tokens in its vocabulary proposes for it. The n-gram
+proposer needs no weights, and is part of every runner that verifies.
+
+Drafts cost speed, never text, so the plan is a choice of speed only. Speeds are measured ones; a
+model that was never measured comes last. shoal does not run proposers on other nodes yet. A plan
+that names one says so (`is_supported` False): until then the verifier's runner can propose
+n-grams, if the setting `speculate` allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.readings import LinkReading
+
+Role = Literal["verifier", "proposer", "embedder", "tool"]
+NGRAM = ModelId("ngram")
+"""The name of the n-gram proposer in plans."""
+NEAR_S = 0.015
+"""A proposer within this round trip is preferred to one on the verifier's node."""
+FAR_S = 0.1
+"""A proposer beyond this round trip is refused."""
+RoundTrips = Mapping[frozenset[NodeId], float]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSeat:
+    """A model in a role on a node. `tokens_per_s`: measured there; None: not measured."""
+
+    node: NodeId
+    name: str
+    model: ModelId
+    tokens_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RolePlan:
+    """A verifier and its proposer. `colocated`: both on one node. `round_trip_s`: measured between
+    the two nodes; None if colocated. `is_supported`: shoal can run the proposer there."""
+
+    verifier: RoleSeat
+    proposer: RoleSeat
+    colocated: bool
+    round_trip_s: float | None
+    is_supported: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRole:
+    """No node can take the role. `model`: the model that was asked for; None: any."""
+
+    role: Role
+    model: ModelId | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    card: NodeCard
+    model: ModelCard
+
+    @property
+    def order(self) -> tuple[float, int, NodeId, ModelId]:
+        """The fastest comes first, then the node with the most memory, then the smallest ids."""
+        return (
+            -self.model.tokens_per_s,
+            -self.card.memory_bytes,
+            self.card.node,
+            self.model.model,
+        )
+
+    @property
+    def seat(self) -> RoleSeat:
+        speed = self.model.tokens_per_s or None
+        return RoleSeat(self.card.node, self.card.name, self.model.model, speed)
+
+
+def roles_of(model: ModelCard, targets: Iterable[ModelCard] = ()) -> tuple[Role, ...]:
+    """Return the roles that a model can take; `targets`: the models that it may propose for."""
+    if model.makes == "embedding":
+        return ("embedder",)
+    roles: list[Role] = ["verifier"] if _verifies(model) else []
+    if any(can_propose(model, target) for target in targets):
+        roles.append("proposer")
+    if "tools" in model.capabilities:
+        roles.append("tool")
+    return tuple(roles)
+
+
+def can_propose(model: ModelCard, target: ModelCard) -> bool:
+    """Return whether a model may propose for another one: it is smaller, and its vocabulary has the
+    same size. A card does not say whether the tokens are the same ones."""
+    return (
+        _verifies(model)
+        and _verifies(target)
+        and model.vocabulary == target.vocabulary
+        and model.weights_bytes < target.weights_bytes
+    )
+
+
+def plan_roles(
+    cards: Collection[NodeCard],
+    round_trips: RoundTrips,
+    *,
+    verifier: ModelId | None = None,
+    proposer: ModelId | None = None,
+) -> RolePlan | MissingRole:
+    """Return the verifier and the proposer that these cards allow. `verifier` and `proposer` pin a
+    model by its id. `round_trips`: measured, by pair of nodes."""
+    able = [_Candidate(card, model) for card in cards if can_run(card) for model in card.models]
+    verifiers = [c for c in able if _verifies(c.model) and verifier in (None, c.model.model)]
+    if not verifiers:
+        which = "a text model" if verifier is None else f"a text model {verifier}"
+        why = f"no node with a valid card has {which} that MLX runs"
+        return MissingRole("verifier", verifier, why)
+    chosen = min(verifiers, key=lambda candidate: candidate.order)
+    drafts = [
+        c for c in able if can_propose(c.model, chosen.model) and proposer in (None, c.model.model)
+    ]
+    near, refusals = _within_reach(chosen, drafts, round_trips)
+    if near and proposer != NGRAM:
+        return _with_model(chosen, min(near, key=lambda c: (c[0], c[1].order))[1], round_trips)
+    if proposer in (None, NGRAM):
+        return _with_ngrams(chosen, proposer, refusals)
+    if not drafts:
+        refusals = [
+            f"no node has a {proposer} that is smaller than {chosen.model.model} and has a "
+            f"vocabulary of {chosen.model.vocabulary} tokens"
+        ]
+    return MissingRole("proposer", proposer, "; ".join(refusals))
+
+
+def round_trips_of(readings: Iterable[LinkReading]) -> dict[frozenset[NodeId], float]:
+    """Return the measured round trip of each pair of nodes, over the faster of several addresses.
+    If both ends measured it, the longer one counts."""
+    trips: dict[frozenset[NodeId], float] = {}
+    for reading in readings:
+        fastest: dict[NodeId, float] = {}
+        for link in reading.links:
+            if link.round_trip_s > 0:
+                before = fastest.get(link.peer, link.round_trip_s)
+                fastest[link.peer] = min(before, link.round_trip_s)
+        for peer, seconds in fastest.items():
+            pair = frozenset((reading.node, peer))
+            trips[pair] = max(seconds, trips.get(pair, 0.0))
+    return trips
+
+
+def can_run(card: NodeCard) -> bool:
+    """Return whether runners of a node can compute in MLX, as every role of a plan needs."""
+    return not card.cannot_run and any(tag.startswith("mlx-") for tag in card.backends)
+
+
+def _verifies(model: ModelCard) -> bool:
+    """Return whether a model generates text in MLX, whose runners verify drafts."""
+    tags = model.compatible_backends
+    in_mlx = not tags or any(tag.startswith("mlx-") for tag in tags)
+    return model.makes == "text" and model.origin != "engine" and in_mlx
+
+
+def _within_reach(
+    verifier: _Candidate, drafts: Iterable[_Candidate], round_trips: RoundTrips
+) -> tuple[list[tuple[int, _Candidate]], list[str]]:
+    """Return the drafts that may propose, each with its class (a near node, the verifier's node, a
+    node further away), and why others are refused."""
+    near: list[tuple[int, _Candidate]] = []
+    refusals: set[str] = set()
+    home = verifier.card.node
+    for draft in drafts:
+        node = draft.card.node
+        trip_s = 0.0 if node == home else round_trips.get(frozenset((home, node)))
+        if trip_s is None:
+            refusals.add(f"the round trip between {home} and {node} is not measured")
+        elif trip_s > FAR_S:
+            refusals.add(
+                f"the round trip between {home} and {node} is {trip_s * 1000:.0f} ms; the limit is "
+                f"{FAR_S * 1000:.0f} ms"
+            )
+        else:
+            near.append((1 if node == home else 0 if trip_s <= NEAR_S else 2, draft))
+    return near, sorted(refusals)
+
+
+def _with_model(verifier: _Candidate, draft: _Candidate, round_trips: RoundTrips) -> RolePlan:
+    home, node = verifier.card.node, draft.card.node
+    colocated = node == home
+    trip_s = None if colocated else round_trips[frozenset((home, node))]
+    where = "on the same node" if trip_s is None else f"at {trip_s * 1000:.1f} ms"
+    missing = "draft models" if colocated else "proposers on other nodes"
+    why = (
+        f"{draft.model.model} could propose {where}, but shoal does not run {missing} yet; the "
+        "verifier's runner can propose n-grams (setting `speculate`)"
+    )
+    return RolePlan(verifier.seat, draft.seat, colocated, trip_s, False, why)
+
+
+def _with_ngrams(
+    verifier: _Candidate, proposer: ModelId | None, refusals: Collection[str]
+) -> RolePlan:
+    card = verifier.card
+    because = "it is pinned" if proposer == NGRAM else "no node has a model that could propose"
+    if refusals and proposer is None:
+        because = "; ".join(refusals)
+    seat = RoleSeat(card.node, card.name, NGRAM)
+    why = f"the verifier's runner can propose n-grams (setting `speculate`): {because}"
+    return RolePlan(verifier.seat, seat, True, None, True, why)
