@@ -7,7 +7,7 @@ what nodes report, the leader's commands, and calls to the gateways of other nod
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from bus.calls import Around, NodeCalls, ProcessCalls, Standing, TypedCall, refusal_of, standing_of
@@ -23,6 +23,7 @@ from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
 from bus.wire.messages.gateways import CallRefusal
 from bus.wire.messages.peers import PeersReading
+from bus.wire.topics import RELAYED
 from gateway.access import ApiKeys
 from gateway.control.cancels import CancelRouter
 from gateway.control.card_files import CardFiles
@@ -31,6 +32,7 @@ from gateway.control.removals import Removals
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.requests.catalog import ModelCatalog
 from gateway.runners.pool import RunnerClients
+from gateway.view.fleet import FleetView
 from gateway.view.options import Options
 from gateway.view.readings import TOPICS, ClusterReadings
 
@@ -55,10 +57,12 @@ class Cluster:
         self.options, self.reactor, self.log = options, reactor, log
         self.near = near
         self.bus = open_client(speaker, options.endpoints, reactor, log, options.cluster_keys)
-        self.readings = ClusterReadings(lambda: self.bus.mirror.state.forgotten, options.node)
+        self.readings = ClusterReadings(self._forgotten, options.node)
+        self.fleet = FleetView(self.readings, self._forgotten)
         self.api_keys = ApiKeys(self.bus, self.readings)
         for topic in TOPICS:
             self.bus.hear(topic, self._receive)
+        self.bus.hear(RELAYED, self._receive_relayed)
         self.runners = RunnerClients(self.bus, short_name(near))
         self.catalog = ModelCatalog(
             self.bus, self.readings, self.runners, options.pull_names, options.pull_on_demand
@@ -127,6 +131,9 @@ class Cluster:
         self.near.close()
         self.bus.close()
 
+    def _forgotten(self) -> Collection[NodeId]:
+        return self.bus.mirror.state.forgotten
+
     def _everyone(self) -> set[NodeId]:
         """Return the nodes of the cluster, including ours."""
         cards = self.readings.cards(self.reactor.now())
@@ -141,6 +148,9 @@ class Cluster:
         if isinstance(message, PeersReading):
             self.runners.heard_peers(message)
         self.api_keys.take_over(envelope)
+
+    def _receive_relayed(self, _topic: str, envelope: Envelope) -> None:
+        self.fleet.take(envelope.message, self.reactor.now())
 
     def _tell_wishes(self) -> None:
         due = self._wishes.due(self.bus.state.instances, self.reactor.now())

@@ -54,6 +54,8 @@ VERBS: Mapping[str, Verb | Group] = {
         ), "verbs.node.restart", here=True),
     "status": Verb("Show the node's processes, models and address.", "verbs.node.status"),
     "nodes": Verb("Show the nodes of the cluster, or change one.", "verbs.cluster.nodes"),
+    "fleet": Verb("Show roles and measured speeds of models, and who verifies.",
+                  "verbs.cluster.nodes", function="fleet"),
     "cluster-info": Verb("Compare the nodes: versions, hardware, health.",
                          "verbs.cluster.cluster_info"),
     "lab": Verb("Start N nodes on this machine as one cluster.", "verbs.node.lab", here=True),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gateway.view import (
         counters,
         earlier_counts,
+        fleet,
         metrics,
         options,
         own_peers,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "counters",
     "earlier_counts",
+    "fleet",
     "metrics",
     "options",
     "own_peers",

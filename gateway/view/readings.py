@@ -84,7 +84,8 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
 
 class ClusterReadings:
     """The latest node cards and readings, each with the time of its arrival. `forgotten` returns
-    the nodes that were removed from the cluster; `own` is this node."""
+    the nodes that were removed from the cluster; `own` is this node. `book` has the cards; `left`:
+    the nodes that said goodbye."""
 
     def __init__(
         self,
@@ -93,8 +94,8 @@ class ClusterReadings:
     ) -> None:
         self._forgotten = forgotten
         self._gone: Collection[NodeId] = ()
-        self._cards = CardBook(own)
-        self._left: set[NodeId] = set()
+        self.book = CardBook(own)
+        self.left: set[NodeId] = set()
         self._models: dict[ModelId, ModelCard] = {}
         self._models_until = -math.inf
         """The time until which `_models` equals what the node cards say. A new card sets it to the
@@ -104,25 +105,25 @@ class ClusterReadings:
     def heard(self, message: Message, now: float) -> None:
         """Keep a node card or a reading; ignore any other message."""
         if isinstance(message, CardReading):
-            if self._cards.take(message.card, now):
+            if self.book.take(message.card, now):
                 self._models_until = -math.inf
         elif key_of := _KEYS.get(type(message)):
             self._readings[type(message)][key_of(message)] = (message, now)
             if isinstance(message, PeersReading):
-                self._left = left_in(self.peers(now))
+                self.left = left_in(self.peers(now))
                 self._models_until = -math.inf
 
     @property
     def has_cards(self) -> bool:
         """Return whether a card of any node has arrived."""
-        return bool(self._cards)
+        return bool(self.book)
 
     def cards(self, now: float) -> list[NodeCard]:
         """Return the cards of nodes: this node's first, then by node id. A node that left the
         cluster, or was removed from it, has no card. A silent node keeps its card, because its
         models remain on its disk."""
-        gone = self._left.union(self._forgotten())
-        return [card for node, card in self._cards.recent(now).items() if node not in gone]
+        gone = self.left.union(self._forgotten())
+        return [card for node, card in self.book.recent(now).items() if node not in gone]
 
     def models(self, now: float) -> dict[ModelId, ModelCard]:
         """Return the models on the disks of all nodes. For each model, return the model card of the
@@ -132,7 +133,7 @@ class ClusterReadings:
             self._gone = gone
             # by node id, so that all gateways show the same card of a model
             self._models = models_of(sorted(self.cards(now), key=lambda card: card.node))
-            arrivals = (held.arrived_at for held in self._cards.values() if held.is_recent(now))
+            arrivals = (held.arrived_at for held in self.book.values() if held.is_recent(now))
             self._models_until = min(arrivals, default=now) + REMEMBERED_S
         return dict(self._models)
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from bus.process.clock import wall
-from bus.wire.cards import NodeCard
-from bus.wire.ids import NodeId
+from bus.process.identity import new_boot
+from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.codec import Envelope, encode
+from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.commands import PlaceModel
 from bus.wire.messages.readings import CardReading
+from tests.harness.fleets import card
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import body, chat, ready
 from tests.harness.printed_requests import printed
+from tests.harness.typed_lines import examples, typed
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +146,8 @@ def test_an_instance_goes_where_it_is_put_by_hand(made: GatewayTestbed, second_n
 ANSWERED = (
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/api/chat",
     "/v1/conversations", "/v1/jobs", "/api/create", "/api/v1/config", "/bench/chat/completions",
-    "/events?limit=5", "/memory", "/metrics/snapshot", "/requests/recent", "/requests/stats",
+    "/events?limit=5", "/fleet", "/memory", "/metrics/snapshot", "/requests/recent",
+    "/requests/stats",
 )  # fmt: skip
 """The paths of those printed requests that this gateway answers."""
 ENDLESS = "/memory/live"
@@ -212,3 +219,70 @@ def test_a_model_that_is_not_there_is_no_custom_one(made: GatewayTestbed) -> Non
     here = ask(made, "POST", "/models/add", json={"model_id": MODEL})
     assert refused(here) == (409, "conflict", "model_id")
     assert ask(made, "POST", "/models/add", json={"model": "some/thing"}).status_code == 400
+
+
+@pytest.fixture(scope="module")
+def far_node(made: GatewayTestbed, second_node: str) -> str:
+    """A node whose card another node has passed on."""
+    draft = ModelCard(
+        model=ModelId("draft"), path="/m", family="qwen3", layers=4, weights_bytes=1,
+        size_bytes=1, kv_bytes_per_token=1, context_tokens=4096, vocabulary=2048,
+        quantization="4bit", tokens_per_s=55.0,
+    )  # fmt: skip
+    far = card(wall(), "far", "n3", models=(draft,), memory_bytes=10**9)
+    passed_on = encode(Envelope(far.node, "worker", new_boot(), 1, CardReading(card=far)))
+    frames = [b"relayed.n3", passed_on]
+    made.do(lambda: made.board.planes["telemetry"].from_peer(NodeId("n2"), frames))
+    ask_fleet = lambda: ask(made, "GET", "/fleet").json()  # noqa: E731
+    eventually(lambda: all("n3" in str(ask_fleet()) for _ in range(12)), 10, "it is known")
+    return "n3"
+
+
+def test_the_fleet_lists_all_nodes_with_roles_and_measured_speeds(
+    made: GatewayTestbed, far_node: str
+) -> None:
+    answer = ask(made, "GET", f"/fleet?model={MODEL}").json()
+    nodes = {node["node"]: node for node in answer["nodes"]}
+    assert [*nodes] == [answer["node"], "n2", far_node], "this node is first"
+    assert [node["linked"] for node in nodes.values()] == [True, True, False]
+    draft, ngrams = nodes[far_node]["models"]
+    assert draft == {
+        "model": "draft", "roles": ["verifier", "proposer"], "quantization": "4bit",
+        "tokens_per_s": 55.0,
+    }  # fmt: skip
+    assert ngrams["roles"] == ["proposer"] and ngrams["tokens_per_s"] is None
+    mine = {model["model"]: model for model in nodes[answer["node"]]["models"]}
+    assert mine[MODEL]["tokens_per_s"] is None, "never measured here"
+    plan = answer["plan"]
+    assert plan["verifier"]["model"] == MODEL and plan["proposer"]["model"] == "ngram"
+    assert plan["supported"] and plan["colocated"] and "is not measured" in plan["why"]
+    state = ask(made, "GET", "/state").json()
+    cards = {each["node"] for each in state["telemetry"]["cards"]}
+    assert far_node not in cards and "draft" not in ask(made, "GET", "/v1/models").text, (
+        "only the fleet view knows of nodes that this one cannot reach"
+    )
+
+
+def test_a_role_that_nobody_can_take_is_refused_by_its_name(made: GatewayTestbed) -> None:
+    answer = ask(made, "GET", "/fleet?model=none").json()
+    assert answer["plan"] is None
+    assert (answer["refused"]["role"], answer["refused"]["model"]) == ("verifier", "none")
+    answer = ask(made, "GET", f"/fleet?model={MODEL}&proposer=none").json()
+    assert (answer["refused"]["role"], answer["refused"]["model"]) == ("proposer", "none")
+
+
+def test_each_line_about_the_fleet_runs_as_printed(
+    made: GatewayTestbed, far_node: str, tmp_path: Path
+) -> None:
+    lines = [line.replace("shoal-tiny", MODEL) for line in examples("fleet")]
+    assert len(lines) == 4
+    for line in lines:
+        done = typed(made, tmp_path, line)
+        assert done.returncode == 0, done.stderr
+        if "--json" in line:
+            assert json.loads(done.stdout)["plan"]["supported"]
+        else:
+            assert "through others" in done.stdout and "55" in done.stdout
+            assert "can propose n-grams" in done.stdout
+    refused = typed(made, tmp_path, "shoal fleet none")
+    assert refused.returncode != 0 and "no verifier: no node with a valid card" in refused.stderr

@@ -1,9 +1,9 @@
-"""Talks to the node's API about the cluster's nodes: `shoal nodes`."""
+"""Talks to the node's API about the cluster's nodes: `shoal nodes` and `shoal fleet`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -67,6 +67,42 @@ def nodes(
             output.say(f"no node of this cluster answers at {stranger}")
     if len(rows) == 1 and not strangers(state):
         output.note("only this node; join another with `shoal up --peers HOST:PORT`")
+
+
+def fleet(
+    invocation: Invocation,
+    model: Annotated[str, typer.Argument(help="The model that verifies; default: any.")] = "",
+    proposer: Annotated[
+        str, typer.Option("--proposer", help="The model that proposes; `ngram`: none.")
+    ] = "",
+) -> None:
+    """Show the nodes with the roles and measured speeds of their models, and which nodes would
+    verify and propose in speculative decoding. Fails if no node can take a role."""
+    pins = {name: value for name, value in (("model", model), ("proposer", proposer)) if value}
+    answer, output = invocation.api().get(f"/fleet?{urlencode(pins)}"), invocation.output
+    output.document(answer)
+    columns = ("node", "link", ">age", ">round trip", "model", "roles", ">tokens/s")
+    output.table(
+        columns,
+        [
+            (
+                node["name"],
+                "linked" if node["linked"] else "through others",
+                f"{node['age_s']:.0f} s",
+                "-" if node["round_trip_ms"] is None else f"{node['round_trip_ms']:.1f} ms",
+                row["model"],
+                ", ".join(row["roles"]) or "-",
+                "-" if row["tokens_per_s"] is None else f"{row['tokens_per_s']:.3g}",
+            )
+            for node in answer["nodes"]
+            for row in node["models"]
+        ],
+    )
+    if answer["refused"] is not None:
+        raise CliError(f"no {answer['refused']['role']}: {answer['refused']['why']}")
+    plan = answer["plan"]
+    seats = [f"{plan[role]['model']} on {plan[role]['name']}" for role in ("verifier", "proposer")]
+    output.say(f"verifier {seats[0]}, proposer {seats[1]}: {plan['why']}")
 
 
 DONE = {

@@ -1,11 +1,12 @@
-"""Talks to clients about measurements: the cluster's metrics and memory, the events of the
-cluster's log, traces of requests, and the speed of one request."""
+"""Talks to clients about measurements: the cluster's metrics and memory, the roles of its nodes,
+the events of its log, traces of requests, and the speed of one request."""
 
 from gateway.http.resources.figures.bench import BenchResource
 from gateway.http.resources.figures.events import (
     EventsAnswer,
     LogEvents,
 )
+from gateway.http.resources.figures.fleet import Fleet, FleetAnswer
 from gateway.http.resources.figures.memory import LiveMemory, Memory
 from gateway.http.resources.figures.snapshots import (
     HistoryAnswer,
@@ -42,6 +43,8 @@ __all__ = [
     "ClusterTraces",
     "ClusterTracesAnswer",
     "EventsAnswer",
+    "Fleet",
+    "FleetAnswer",
     "HistoryAnswer",
     "LiveMemory",
     "LogEvents",

@@ -1,0 +1,184 @@
+"""Talks to clients about the fleet: the cards of all nodes, the roles and measured speeds of their
+models, and the plan for speculative decoding over nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import asdict
+
+from falcon.asgi import Request, Response
+from typing_extensions import TypedDict
+
+from bus.models.role_plan import (
+    NGRAM,
+    MissingRole,
+    Role,
+    RoleSeat,
+    can_run,
+    plan_roles,
+    roles_of,
+    round_trips_of,
+)
+from bus.wire.cards import ModelCard, NodeCard, model_named
+from bus.wire.ids import ModelId
+from gateway.http.middleware import Resource, answer_json
+from gateway.view.fleet import FleetCard
+
+
+class FleetModel(TypedDict):
+    """A model on a node, or the n-gram proposer, which has no weights. `tokens_per_s`: the measured
+    speed of one row on this node; null: not measured. `quantization` is empty for n-grams."""
+
+    model: str
+    roles: list[Role]
+    quantization: str
+    tokens_per_s: float | None
+
+
+class FleetNode(TypedDict):
+    """A node by its card. `linked`: the card came from the node itself; otherwise nodes between
+    passed it on. `round_trip_ms`: from this node, as measured; null: not measured. `cannot_run`:
+    why no model can run there; empty: models can run."""
+
+    node: str
+    name: str
+    linked: bool
+    age_s: float
+    ttl_s: float
+    announced_at_s: float
+    round_trip_ms: float | None
+    platform: str
+    backends: list[str]
+    memory_bytes: int
+    mlx_version: str
+    addresses: list[str]
+    cannot_run: str
+    models: list[FleetModel]
+
+
+class FleetSeat(TypedDict):
+    """A model in a role. `tokens_per_s`: measured on this node; null: not measured."""
+
+    node: str
+    name: str
+    model: str
+    tokens_per_s: float | None
+
+
+class FleetPlan(TypedDict):
+    """The plan. `supported`: shoal can run the proposer there. `round_trip_ms`: between the two
+    nodes; null if colocated."""
+
+    verifier: FleetSeat
+    proposer: FleetSeat
+    colocated: bool
+    round_trip_ms: float | None
+    supported: bool
+    why: str
+
+
+class FleetRefusal(TypedDict):
+    """No node can take a role. `model`: the model that the client named, else null."""
+
+    role: Role
+    model: str | None
+    why: str
+
+
+class FleetAnswer(TypedDict):
+    """All nodes, this one first, and the plan; null if it is `refused`."""
+
+    node: str
+    nodes: list[FleetNode]
+    plan: FleetPlan | None
+    refused: FleetRefusal | None
+
+
+class Fleet(Resource):
+    """`GET /fleet[?model=][&proposer=]`."""
+
+    async def on_get(self, req: Request, resp: Response) -> None:
+        """Answer with the nodes, and the plan for a model or for the fastest one. `model` and
+        `proposer` pin the verifier and the proposer; `ngram` names the n-gram proposer."""
+        now = self.cluster.reactor.now()
+        fleet = self.cluster.fleet.cards(now)
+        trips = round_trips_of(self.cluster.readings.links(now))
+        cards = [entry.card for entry in fleet]
+        names = {model.model for card in cards for model in card.models}
+        plan = plan_roles(
+            cards,
+            trips,
+            verifier=_pin(req.get_param("model"), names),
+            proposer=_pin(req.get_param("proposer"), names),
+        )
+        own = self.cluster.options.node
+        targets = [model for card in cards for model in card.models]
+        nodes = [
+            _node(entry, trips.get(frozenset((own, entry.card.node))), targets) for entry in fleet
+        ]
+        answer: FleetAnswer = {"node": own, "nodes": nodes, "plan": None, "refused": None}
+        if isinstance(plan, MissingRole):
+            answer["refused"] = {"role": plan.role, "model": plan.model, "why": plan.why}
+        else:
+            answer["plan"] = {
+                "verifier": _seat(plan.verifier),
+                "proposer": _seat(plan.proposer),
+                "colocated": plan.colocated,
+                "round_trip_ms": _ms(plan.round_trip_s),
+                "supported": plan.is_supported,
+                "why": plan.why,
+            }
+        answer_json(resp, answer)
+
+
+def _pin(name: str | None, names: Collection[ModelId]) -> ModelId | None:
+    return None if not name else model_named(name, names) or ModelId(name)
+
+
+def _node(entry: FleetCard, trip_s: float | None, targets: Iterable[ModelCard]) -> FleetNode:
+    card = entry.card
+    return {
+        "node": card.node,
+        "name": card.name,
+        "linked": entry.linked,
+        "age_s": round(entry.age_s, 1),
+        "ttl_s": card.ttl_s,
+        "announced_at_s": card.announced_at_s,
+        "round_trip_ms": _ms(trip_s),
+        "platform": card.platform,
+        "backends": list(card.backends),
+        "memory_bytes": card.memory_bytes,
+        "mlx_version": card.mlx_version,
+        "addresses": [address.ip for address in card.ips],
+        "cannot_run": card.cannot_run,
+        "models": _models(card, targets),
+    }
+
+
+def _models(card: NodeCard, targets: Iterable[ModelCard]) -> list[FleetModel]:
+    models: list[FleetModel] = [
+        {
+            "model": model.model,
+            "roles": list(roles_of(model, targets)),
+            "quantization": model.quantization,
+            "tokens_per_s": model.tokens_per_s or None,
+        }
+        for model in card.models
+    ]
+    if can_run(card):
+        ngrams: FleetModel = {
+            "model": NGRAM,
+            "roles": ["proposer"],
+            "quantization": "",
+            "tokens_per_s": None,
+        }
+        models.append(ngrams)
+    return models
+
+
+def _seat(seat: RoleSeat) -> FleetSeat:
+    return FleetSeat(**asdict(seat))
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
