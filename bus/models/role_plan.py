@@ -195,12 +195,17 @@ def _with_model(verifier: _Candidate, draft: _Candidate, round_trips: RoundTrips
     colocated = node == home
     trip_s = None if colocated else round_trips[frozenset((home, node))]
     where = "on the same node" if trip_s is None else f"at {trip_s * 1000:.1f} ms"
-    missing = "draft models" if colocated else "proposers on other nodes"
-    why = (
-        f"{draft.model.model} could propose {where}, but shoal does not run {missing} yet; the "
-        "verifier's runner can propose n-grams (setting `speculate`)"
-    )
-    return RolePlan(verifier.seat, draft.seat, colocated, trip_s, False, why)
+    if colocated:
+        named = verifier.model.draft
+        is_named = named is not None and named.model == draft.model.model and not named.why_not
+        advice = "its card names it" if is_named else "name it in the card key `draft_model`"
+        why = f"{draft.model.model} can propose {where}, in the verifier's runner: {advice}"
+    else:
+        why = (
+            f"{draft.model.model} could propose {where}, but shoal does not run proposers on other "
+            "nodes yet; the verifier's runner can propose n-grams (setting `speculate`)"
+        )
+    return RolePlan(verifier.seat, draft.seat, colocated, trip_s, colocated, why)
 
 
 def _with_ngrams(

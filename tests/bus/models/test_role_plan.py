@@ -20,6 +20,7 @@ from bus.models.role_plan import (
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import LinkReading, MeasuredLink
+from bus.wire.messages.requests import DraftWeights
 from tests.harness.fleets import NOW_S, card
 
 N1, N2, N3 = NodeId("n1"), NodeId("n2"), NodeId("n3")
@@ -96,13 +97,15 @@ def test_an_unmeasured_round_trip_refuses_a_proposer() -> None:
     assert plan.proposer.model == NGRAM and "is not measured" in plan.why
 
 
-def test_only_n_grams_are_supported_today() -> None:
+def test_a_proposer_on_another_node_is_not_supported_yet() -> None:
     cards = (node("n1", BIG_AT, SMALL_AT), node("n2", SMALL_AT))
     trips = apart(n1_n2=0.001)
     remote = planned(*cards, verifier=BIG, trips=trips)
     assert not remote.is_supported and "proposers on other nodes" in remote.why
     beside = planned(cards[0], verifier=BIG)
-    assert beside.colocated and not beside.is_supported and "draft models" in beside.why
+    assert beside.colocated and beside.is_supported and "`draft_model`" in beside.why
+    named = BIG_AT.model_copy(update={"draft": DraftWeights(model=SMALL, path="/s")})
+    assert "its card names it" in planned(node("n1", named, SMALL_AT), verifier=BIG).why
     ngrams = planned(*cards, verifier=BIG, proposer=NGRAM, trips=trips)
     assert ngrams.is_supported and ngrams.colocated and ngrams.proposer.node == N1
 
