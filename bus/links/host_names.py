@@ -2,7 +2,8 @@
 waits for a name server.
 
 A name server that does not answer blocks a lookup for seconds. ZeroMQ looks names up in the thread
-that serves all sockets of a process, so one unknown name would stop every connection.
+that serves all sockets of a process, so one unknown name would stop every connection (decision
+0104).
 """
 
 from __future__ import annotations
