@@ -233,7 +233,7 @@ class EngineFacts:
     disk_tokens: int = 0
     draft_token_cost: float = 0.0
     draft_kv_bytes_per_token: int = 0
-    no_draft_model: str = "its card names no draft model"
+    no_draft_model: str = "the model's card names no draft model"
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def why_no_adapter(self, name: str) -> str | None:

@@ -119,8 +119,8 @@ def plan_roles(
     able = [_Candidate(card, model) for card in cards if can_run(card) for model in card.models]
     verifiers = [c for c in able if _verifies(c.model) and verifier in (None, c.model.model)]
     if not verifiers:
-        which = "a text model" if verifier is None else f"a text model {verifier}"
-        why = f"no node with a valid card has {which} that MLX runs"
+        which = "a text model" if verifier is None else f"the text model {verifier!r}"
+        why = f"no node has {which} for MLX"
         return MissingRole("verifier", verifier, why)
     chosen = min(verifiers, key=lambda candidate: candidate.order)
     drafts = [
@@ -133,8 +133,8 @@ def plan_roles(
         return _with_ngrams(chosen, proposer, refusals)
     if not drafts:
         refusals = [
-            f"no node has a {proposer} that is smaller than {chosen.model.model} and has a "
-            f"vocabulary of {chosen.model.vocabulary} tokens"
+            f"no node has a model {proposer!r} that is smaller than {chosen.model.model} and has "
+            f"a vocabulary of {chosen.model.vocabulary} tokens"
         ]
     return MissingRole("proposer", proposer, "; ".join(refusals))
 

@@ -285,4 +285,7 @@ def test_each_line_about_the_fleet_runs_as_printed(
             assert "through others" in done.stdout and "55" in done.stdout
             assert "can propose n-grams" in done.stdout
     refused = typed(made, tmp_path, "shoal fleet none")
-    assert refused.returncode != 0 and "no verifier: no node with a valid card" in refused.stderr
+    assert (
+        refused.returncode != 0
+        and "no verifier: no node has the text model 'none'" in refused.stderr
+    )

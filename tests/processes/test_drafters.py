@@ -24,7 +24,7 @@ def test_a_drafter_that_the_model_lacks_is_refused(node: Node, path: str) -> Non
     body = {"model": MODEL, **BODIES[path], "x_speculate": "draft_model"}
     answer = node.http.post(path, json=body, timeout=60.0)
     assert answer.status_code == 400, answer.text
-    assert "its card names no draft model; use auto or off" in answer.text
+    assert "card names no draft model; use auto or off" in answer.text
 
 
 def test_copied_tokens_are_counted_and_the_text_is_the_same(node: Node) -> None:

@@ -220,15 +220,15 @@ def open_draft(folder: Path, target: Path, dtype: Precision) -> LoadedDraft | st
     """Load a draft model for the model in the folder `target`. Return why it cannot be used, for
     example because its vocabulary differs, if it cannot."""
     if (other := other_vocabulary(folder, target)) is not None:
-        return f"its draft model {folder.name} cannot be used: {other}"
+        return f"the draft model {folder.name} cannot be used: {other}"
     try:
         loaded = load_weights(folder, dtype, lambda _: None)
         context = context_of(loaded.config, None)
         shape = measure(loaded.model, context_tokens=context)
     except UnloadableModel as error:
-        return f"its draft model cannot be loaded: {error}"
+        return f"the draft model cannot be loaded: {error}"
     except Exception as error:
-        return f"its draft model {folder.name} cannot be loaded: {type(error).__name__}: {error}"
+        return f"the draft model {folder.name} cannot be loaded: {type(error).__name__}: {error}"
     if not shape.trims:
-        return f"its draft model {folder.name} cannot be used: it cannot take back tokens"
+        return f"the draft model {folder.name} cannot be used: it cannot take back tokens"
     return LoadedDraft(loaded.model, shape, loaded.weights_bytes, context)

@@ -79,7 +79,7 @@ class DraftModel:
             facts,
             weights_bytes=facts.weights_bytes + self._source.weights_bytes,
             draft_kv_bytes_per_token=self._source.kv_bytes_per_token,
-            no_draft_model="its speed was not measured",
+            no_draft_model="the draft model's speed was not measured",
         )
 
     def measured(
@@ -100,7 +100,7 @@ class DraftModel:
 
     def noted(self, facts: EngineFacts) -> EngineFacts:
         """Return the target's facts, with the error that ended the guesses, if there is one."""
-        why = f"its draft model failed: {self.failure}"
+        why = f"the draft model failed: {self.failure}"
         is_news = bool(self.failure) and facts.no_draft_model != why
         return replace(facts, no_draft_model=why) if is_news else facts
 

@@ -120,7 +120,7 @@ def test_a_draft_model_that_fails_costs_its_drafts_alone(
     monkeypatch.setattr(draft, "_model", broken)
     text, ended, counts = played(drafted, "draft_model", WAYS["greedy"])
     assert (text, ended) == (plain, finish) and counts.drafts == 0
-    assert "its draft model failed: ZeroDivisionError" in drafted.facts.no_draft_model
+    assert "the draft model failed: ZeroDivisionError" in drafted.facts.no_draft_model
     draft.failure = ""
 
 

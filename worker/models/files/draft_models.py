@@ -40,7 +40,7 @@ def with_draft(
     name = card.draft.model
     text = f"card.toml: the draft model {name} has no effect: {why_not}"
     remedy = f"`shoal pull {name}` on this node, or remove draft_model"
-    missing = DraftWeights(model=name, why_not=f"its draft model {name} cannot be used: {why_not}")
+    missing = DraftWeights(model=name, why_not=f"the draft model {name} cannot be used: {why_not}")
     return card.model_copy(update={"draft": missing}), Unfit("no_effect", text, remedy)
 
 

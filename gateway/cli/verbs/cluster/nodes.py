@@ -87,7 +87,11 @@ def fleet(
         [
             (
                 node["name"],
-                "linked" if node["linked"] else "through others",
+                "this node"
+                if node["node"] == answer["node"]
+                else "linked"
+                if node["linked"]
+                else "through others",
                 f"{node['age_s']:.0f} s",
                 "-" if node["round_trip_ms"] is None else f"{node['round_trip_ms']:.1f} ms",
                 row["model"],
