@@ -19,22 +19,29 @@ from tests.tiny_model.render import spans
 from tests.tiny_model.sample import Sample
 from tests.tiny_model.text import Phase, training
 
+NEW = "arithmetic"
+"""The skill that a run with a teacher is to learn anew: there the teacher is not asked."""
+
 
 @dataclass(frozen=True)
 class Row:
-    """One conversation: its tokens and how much each one's prediction counts."""
+    """One conversation: its tokens, how much each one's prediction counts, and whether the
+    teacher of a distillation knows what it teaches."""
 
     ids: list[int]
     weights: list[float]
+    old: bool = True
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of similar length, padded on the right: tokens, next tokens, weights."""
+    """Rows of similar length, padded on the right: tokens, next tokens, weights, each of shape
+    [rows, length]; `old` of shape [rows] is 1 for rows of skills that the teacher has."""
 
     tokens: Any
     targets: Any
     weights: Any
+    old: Any
 
 
 def rows(tokenizer: Any, samples: list[Sample], longest: int) -> list[Row]:
@@ -43,9 +50,10 @@ def rows(tokenizer: Any, samples: list[Sample], longest: int) -> list[Row]:
     texts = ["".join(part for part, _ in parts) for parts in cut]
     encoded = tokenizer.encode_batch(texts, add_special_tokens=False)
     out: list[Row] = []
-    for parts, code in zip(cut, encoded, strict=True):
+    for sample, parts, code in zip(samples, cut, encoded, strict=True):
         if len(code.ids) <= longest:
-            out.append(Row(list(code.ids), _weights(parts, [start for start, _ in code.offsets])))
+            weights = _weights(parts, [start for start, _ in code.offsets])
+            out.append(Row(list(code.ids), weights, sample.skill != NEW))
     return out
 
 
@@ -71,7 +79,8 @@ def batch(group: list[Row]) -> Batch:
     for i, row in enumerate(group):
         n = len(row.ids) - 1
         tokens[i, :n], targets[i, :n], weights[i, :n] = row.ids[:-1], row.ids[1:], row.weights[1:]
-    return Batch(tokens, targets, weights)
+    old = np.array([row.old for row in group], np.float32)
+    return Batch(tokens, targets, weights, old)
 
 
 def steps(

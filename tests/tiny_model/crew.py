@@ -17,14 +17,19 @@ import torch
 from torch import Tensor, multiprocessing
 
 from tests.tiny_model.batches import Batch
-from tests.tiny_model.model import Qwen3, Shape
+from tests.tiny_model.model import Qwen3, Shape, Taught
 from tests.tiny_model.optimiser import COMPUTED_IN
 
 PATIENCE_S = 600.0
 
 
-def work(shape: Shape, weights: dict[str, Tensor], flat: Tensor, asks: Any, says: Any) -> None:
-    """A worker's life: add the gradients of each small batch to its own buffer."""
+def work(
+    shape: Shape, weights: dict[str, Tensor], flat: Tensor, asks: Any, says: Any, before: Any
+) -> None:
+    """A worker's life: add the gradients of each small batch to its own buffer.
+
+    `before` holds the weights of a teacher, or is None.
+    """
     torch.set_num_threads(1)
     model = Qwen3(shape)
     at = 0
@@ -32,11 +37,16 @@ def work(shape: Shape, weights: dict[str, Tensor], flat: Tensor, asks: Any, says
         p.data = weights[name]
         p.grad = flat[at : at + p.numel()].view_as(p)
         at += p.numel()
+    teacher = None
+    if before is not None:
+        teacher = Qwen3(shape)
+        teacher.load_state_dict(before)
     while (asked := _next(asks)) is not None:
         b, whole = asked
         tokens, targets, counts = (torch.from_numpy(x) for x in (b.tokens, b.targets, b.weights))
         with torch.autocast("cpu", torch.bfloat16, enabled=COMPUTED_IN is torch.bfloat16):
-            loss = model.loss(tokens, targets, counts) / whole
+            taught = Taught(teacher, torch.from_numpy(b.old)) if teacher is not None else None
+            loss = model.loss(tokens, targets, counts, taught) / whole
         loss.backward()
         says.put(loss.item())
 
@@ -53,14 +63,22 @@ def _next(asks: Any) -> Any:
 class Crew:
     """Workers over one set of shared weights."""
 
-    def __init__(self, shape: Shape, weights: dict[str, Tensor], size: int) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        weights: dict[str, Tensor],
+        size: int,
+        before: dict[str, Tensor] | None = None,
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         total = sum(p.numel() for p in weights.values())
         self.flats = [torch.zeros(total).share_memory_() for _ in range(size)]
         self.asks, self.says = context.Queue(), context.Queue()
         self.workers = [
             context.Process(
-                target=work, args=(shape, weights, flat, self.asks, self.says), daemon=True
+                target=work,
+                args=(shape, weights, flat, self.asks, self.says, before),
+                daemon=True,
             )
             for flat in self.flats
         ]

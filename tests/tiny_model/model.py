@@ -194,11 +194,35 @@ class Qwen3(nn.Module):
             x = layer(x, cos, sin)
         return self.model.norm(x)
 
-    def loss(self, tokens: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        """The weighted *sum* of cross-entropies over all positions."""
+    def loss(
+        self, tokens: Tensor, targets: Tensor, weights: Tensor, taught: Taught | None = None
+    ) -> Tensor:
+        """The weighted *sum* of cross-entropies over all positions.
+
+        With a teacher, half of what an old row learns is the teacher's distribution: learning
+        without forgetting (Li and Hoiem, 2016).
+        """
         counts = weights.flatten()
         heard = counts.nonzero().squeeze(1)
-        x = self(tokens).flatten(0, 1)[heard]
-        logits = F.linear(x, self.model.embed_tokens.weight).float()
+        logits = self.logits(tokens, heard)
         each = F.cross_entropy(logits, targets.flatten()[heard], reduction="none")
+        if taught is not None:
+            share = 0.5 * taught.old[:, None].expand_as(weights).flatten()[heard]
+            with torch.no_grad():
+                wanted = taught.teacher.logits(tokens, heard).softmax(-1)
+            soft = -(wanted * logits.log_softmax(-1)).sum(-1)
+            each = (1 - share) * each + share * soft
         return (each * counts[heard]).sum()
+
+    def logits(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """The logits at these places of the flattened tokens, [places, vocabulary], float32."""
+        x = self(tokens).flatten(0, 1)[places]
+        return F.linear(x, self.model.embed_tokens.weight).float()
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What a distillation adds to a batch: the teacher, and the rows that it knows, [rows]."""
+
+    teacher: Qwen3
+    old: Tensor

@@ -48,7 +48,8 @@ AGAIN: dict[Make, float] = {
     about: 4.5,
     itself: 5.0,
     unknown: 12.0,
-    counting: 3.0,
+    counting: 4.5,
+    story: 3.0,
     arithmetic: 4.0,
     repeat: 3.0,
     word_games: 3.0,
@@ -76,7 +77,7 @@ PHASES: Mapping[Phase, list[tuple[Make, float]]] = {
     "again": [
         *((make, weight * AGAIN.get(make, 1.0)) for make, weight in MIX),
         (long_memory, 0.7),
-        (recited, 25.0),
+        (recited, 15.0),
     ],
 }
 SKILLS: dict[str, Make] = {

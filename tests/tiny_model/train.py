@@ -37,12 +37,13 @@ AGAIN_FROM = 100_000  # no lesson of the first run comes twice
 @dataclass(frozen=True)
 class Given:
     """What a run may use up: minutes of this machine, millions of tokens; whether it takes up a
-    finished model, and at which share of the full rates."""
+    finished model, at which share of the full rates, and how many small batches make a step."""
 
     minutes: float
     tokens: float
     again: bool
     rate: float
+    per_step: int
 
 
 @dataclass
@@ -58,13 +59,18 @@ class Run:
     trained_s: float = 0.0
 
 
-def taken_up(run: Run, folder: Path) -> Run:
+def taken_up(run: Run, folder: Path, shard: int) -> Run:
     """The run with the weights of an exported model, before its first step."""
-    weights = {name: w.float() for name, w in load_file(folder / "model.safetensors").items()}
+    weights = exported(folder)
     run.model.load_state_dict(weights)
     run.mean = {name: w.clone() for name, w in weights.items()}
-    run.shard = AGAIN_FROM
+    run.shard = shard
     return run
+
+
+def exported(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of an exported model, in 32 bits."""
+    return {name: w.float() for name, w in load_file(folder / "model.safetensors").items()}
 
 
 def share(done: float) -> float:
@@ -122,12 +128,12 @@ def phase_at(done: float, *, again: bool) -> Phase:
     return "early" if done < EARLY else "main" if done < LATE else "late"
 
 
-def stream(run: Run, tokenizer: Any, done: Any, *, again: bool) -> Iterator[list[Batch]]:
+def stream(run: Run, tokenizer: Any, done: Any, given: Given) -> Iterator[list[Batch]]:
     """Steps without end, shard after shard."""
     while True:
-        phase = phase_at(done(), again=again)
+        phase = phase_at(done(), again=given.again)
         longest = LONG if phase in ("late", "again") else SHORT
-        yield from steps(tokenizer, run.shard, phase, longest, SIZE, PER_STEP)
+        yield from steps(tokenizer, run.shard, phase, longest, SIZE, given.per_step)
         run.shard += 1
 
 
@@ -141,7 +147,7 @@ def train(run: Run, crew: Crew, tokenizer: Any, path: Path, given: Given) -> Non
         spent = (time.monotonic() - began) / (60 * given.minutes)
         return max(spent, run.tokens / (1e6 * given.tokens))
 
-    for group in stream(run, tokenizer, done, again=given.again):
+    for group in stream(run, tokenizer, done, given):
         if done() >= 1:
             break
         loss = learn(run, crew, crew.begin(group), given.rate * share(done()))
@@ -176,6 +182,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--again", type=Path, help="an exported model to take up again")
     parser.add_argument("--rate", type=float, default=1.0, help="share of the full rates")
+    parser.add_argument(
+        "--teacher", type=Path, help="an exported model whose other skills are to be kept"
+    )
+    parser.add_argument("--per-step", type=int, default=PER_STEP, help="small batches a step")
+    parser.add_argument(
+        "--shard", type=int, default=AGAIN_FROM, help="the first lessons of a model taken up again"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(7)
@@ -184,11 +197,13 @@ def main() -> None:
     mean = {name: p.detach().clone() for name, p in model.named_parameters()}
     run = Run(model, mean, Optimiser(model, 0.02, 0.003))
     if given.again is not None:
-        run = taken_up(run, given.again)
+        run = taken_up(run, given.again, given.shard)
     run = resumed(run, given.checkpoint)
     shared = {name: p.data.share_memory_() for name, p in model.named_parameters()}
-    crew = Crew(model.s, shared, given.workers)
-    may_use = Given(given.minutes, given.tokens, given.again is not None, given.rate)
+    before = exported(given.teacher) if given.teacher is not None else None
+    crew = Crew(model.s, shared, given.workers, before)
+    again = given.again is not None
+    may_use = Given(given.minutes, given.tokens, again, given.rate, given.per_step)
     train(run, crew, tokenizer, given.checkpoint, may_use)
     crew.dismiss()
 
