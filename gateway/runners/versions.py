@@ -62,6 +62,10 @@ def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
         request = request.model_copy(update={"speculate": None})
     if protocol < TRACE_PROTOCOL and request.trace:
         request = request.model_copy(update={"trace": None})
+    so_far = submit.so_far
+    if so_far is not None and protocol < DRAFTS_PROTOCOL:
+        so_far = so_far.without_drafts
+    resumes = protocol >= RESUME_PROTOCOL
     return Submit(
         request,
         submit.generation,
@@ -69,7 +73,10 @@ def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
         submit.remaining_ms,
         submit.sharer if protocol >= SHARER_PROTOCOL else (),
         submit.waited_ms if protocol >= DISPLACED_PROTOCOL else 0,
-        submit.so_far and submit.so_far.without_drafts,
+        so_far,
+        resumes and submit.resumes,
+        submit.deaths if resumes else 0,
+        resumes and submit.suspect,
     )
 
 

@@ -80,3 +80,11 @@ def test_an_answer_that_was_begun_goes_on_at_no_runner_of_an_earlier_version() -
     assert submit_for(submit, 10) == submit
     refused = submit_for(submit, 9)
     assert isinstance(refused, Refusal) and refused.reason == "unsupported"
+
+
+def test_a_runner_of_the_version_before_still_reports_tokens_and_hears_of_deaths() -> None:
+    so_far = AnswerSoFar((1,), 9, (ChoiceSoFar(1, (2,), 1),), Usage(drafts=2, drafted_tokens=5))
+    submit = Submit(request(50), 1, 64, 1000, (), 5, so_far, True, 1, True)
+    assert submit_for(submit, 13) == submit
+    fresh = Submit(request(50), 1, 64, 1000, (), 5, None, True)
+    assert submit_for(fresh, 12) == Submit(request(50), 1, 64, 1000, (), 5)
