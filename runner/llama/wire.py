@@ -187,7 +187,7 @@ class Stream:
                 self._post(news)
             if isinstance(news, LostAnswer) or news.stop is not None:
                 return
-        self._lose("llama-server ended the answer early")
+        self._lose("llama-server ended its answer early")
 
     def _read_whole(self, data: bytes) -> None:
         """Pass on an answer that comes in one piece."""

@@ -89,7 +89,9 @@ def test_more_requests_than_rows_wait_and_all_end(site: LlamaSite) -> None:
 
 @needs_program
 def test_a_cancelled_request_stops_its_row(site: LlamaSite) -> None:
-    site.gateway.submit("long", TextPrompt(text="a b"), max_tokens=400, credit=4000)
+    site.gateway.submit(
+        "long", TextPrompt(text="a b"), max_tokens=400, credit=4000, ignore_eos=True
+    )
     site.until(lambda: site.text("long"))
     site.gateway.send(Cancel("long", "client"))
     end = site.ended("long")
@@ -137,7 +139,9 @@ def test_what_llama_server_cannot_do_is_refused_by_name(site: LlamaSite) -> None
 def test_a_killed_llama_server_ends_its_requests_with_a_reason(tmp_path: Path, model: Path) -> None:
     site = LlamaSite(tmp_path, model)
     try:
-        site.gateway.submit("cut", TextPrompt(text="a b"), max_tokens=400, credit=4000)
+        site.gateway.submit(
+            "cut", TextPrompt(text="a b"), max_tokens=400, credit=4000, ignore_eos=True
+        )
         site.until(lambda: site.text("cut"))
         os.kill(site.child.pid, signal.SIGKILL)
         end = site.ended("cut")
