@@ -59,7 +59,7 @@ def test_a_chat_is_answered_and_counted(site: LlamaSite) -> None:
 def test_choices_seeds_and_limits(site: LlamaSite) -> None:
     for name in ("first", "second"):
         site.gateway.submit(
-            name, TextPrompt(text="Once"), n=2, max_tokens=8, sampling=Sampling(seed=5)
+            name, TextPrompt(text="Once"), n=2, max_tokens=4, sampling=Sampling(seed=5)
         )
         site.ended(name)
     assert site.reason("first") == site.reason("first", 1) == "length"
