@@ -339,10 +339,11 @@ class Telemetry:
     def _bridge_loops(self, mine: ThunderboltReading | None) -> tuple[tuple[NodeId, ...], ...]:
         if mine is None:
             return ()
+        now = self.shell.reactor.now()
         fresh = {
             node: cables
             for node, cables in self._peer_cables.items()
-            if self.shell.reactor.now() - self._peer_heard_at[node] < CABLES_FRESH_S
+            if now - self._peer_heard_at[node] < CABLES_FRESH_S
         }
         return bridge_loops({**fresh, self.node: mine})
 

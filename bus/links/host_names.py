@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bus.process.clock import now
 from bus.process.endpoints import host_of
@@ -42,11 +42,12 @@ def has_name(address: str) -> bool:
 
 @dataclass(slots=True)
 class _Lookup:
-    """The last addresses of a name; empty before the first lookup with a result."""
+    """The last addresses of a name; empty before the first lookup with a result. `thread` runs, or
+    ran, the latest lookup."""
 
     began_at: float = float("-inf")
     addresses: tuple[str, ...] = ()
-    over: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
 
 
 class HostNames:
@@ -66,16 +67,15 @@ class HostNames:
         """
         with self._lock:
             lookup = self._lookups.setdefault(host, _Lookup())
-            is_idle = lookup.over.is_set() or lookup.began_at == float("-inf")
-            if is_idle and now() - lookup.began_at >= AGAIN_S:
+            is_running = lookup.thread is not None and lookup.thread.is_alive()
+            if not is_running and now() - lookup.began_at >= AGAIN_S:
                 lookup.began_at = now()
-                lookup.over.clear()
-                name = f"lookup {host}"
-                thread = threading.Thread(target=self._look, args=(host, lookup), name=name)
-                thread.daemon = True
-                thread.start()
-        if not lookup.addresses and wait_s > 0:
-            lookup.over.wait(wait_s)
+                lookup.thread = threading.Thread(
+                    target=self._look, args=(host, lookup), name=f"lookup {host}", daemon=True
+                )
+                lookup.thread.start()
+        if lookup.thread is not None and not lookup.addresses and wait_s > 0:
+            lookup.thread.join(wait_s)
         return lookup.addresses
 
     def _look(self, host: str, lookup: _Lookup) -> None:
@@ -83,7 +83,6 @@ class HostNames:
         addresses = self._resolve(host)
         if addresses:
             lookup.addresses = addresses
-        lookup.over.set()
 
 
 @dataclass(slots=True)

@@ -186,7 +186,7 @@ class CardExchange:
     def _note_speaker(self, envelope: Envelope, now: float) -> None:
         """Note which process announces a node. Two nodes have one id if the older process announces
         something new long after the younger one appeared."""
-        if is_withdrawn_in(envelope):
+        if isinstance(envelope.message, CardReading) and is_withdrawn(envelope.message.card):
             return
         node = envelope.node
         if node not in self._speakers and len(self._speakers) >= MAX_CARDS:
@@ -200,9 +200,3 @@ class CardExchange:
         speaker.last_seq, speaker.last_at = envelope.seq, now
         if any(speaker.first_at < s.first_at < now - LATE_S for s in speakers.values()):
             self._doubled_at[node] = now
-
-
-def is_withdrawn_in(envelope: Envelope) -> bool:
-    """Return whether a message is a card that withdraws its node's earlier cards."""
-    message = envelope.message
-    return isinstance(message, CardReading) and is_withdrawn(message.card)
