@@ -170,6 +170,13 @@ class Instance(Message):
         return self.test is None and self.quantizes is None
 
     @property
+    def accepts(self) -> bool:
+        """Return whether the instance accepts new requests. An instance that is being evicted does
+        not."""
+        is_ready = self.status == "ready" and self.lead is not None
+        return is_ready and self.serves and not self.yields_to
+
+    @property
     def reads(self) -> ModelId:
         """Return the model whose files its ranks read."""
         return self.model if self.quantizes is None else self.quantizes.source

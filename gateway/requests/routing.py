@@ -73,10 +73,7 @@ def ready_instances(
         instance
         for instance in instances
         if instance.model == model
-        and instance.status == "ready"
-        and instance.serves
-        and not instance.yields_to
-        and instance.lead is not None
+        and instance.accepts
         and (instance.instance, instance.generation) not in excluded
     ]
 

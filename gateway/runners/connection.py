@@ -4,7 +4,8 @@ answers), watches whether the runner is alive.
 Each `RequestObserver` receives entries in order and without a gap; a gap ends the request with
 `internal`. If a request is resumed, its observer does not receive the answer so far again. The
 runner is lost if the socket stays disconnected for 1 s, or if the runner makes no progress for 12 s
-with a request that could advance. Accepted requests then end with `runner_lost`, unless the runner
+with a request that could advance. If the runner is silent for 2 s and another is ready, requests
+leave it for the other one. Accepted requests then end with `runner_lost`, unless the runner
 reported their tokens (`resumes`): their observers may resume them. A request that was never
 accepted is returned to the dispatcher, since no work was done.
 """
@@ -13,39 +14,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from bus.client import BusClient
-from bus.links.transport import Change, Link
-from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
-from bus.wire.errors import BadMessage, FailReason, Refusal
+from bus.wire.data_frames import unpack_to_gateway
+from bus.wire.errors import BadMessage, FailReason
 from bus.wire.ids import Boot, RequestId
 from bus.wire.instances import Instance
 from bus.wire.messages.requests import GenerationRequest, Usage
 from bus.wire.messages.tokens import (
     CREDIT_WINDOW,
-    DATA_PROTOCOL_MAX,
-    DATA_PROTOCOL_MIN,
     Accepted,
     Begun,
     Cancel,
-    ChoiceEnd,
     Credit,
     Displaced,
     Entry,
     Failed,
     Finished,
     Goodbye,
-    Hello,
     Ping,
     Pong,
-    PrefillProgress,
     Recall,
     Refused,
     StepEntries,
     Submit,
     Suspended,
-    TokenDelta,
-    ToRunner,
     Traced,
     Welcome,
 )
@@ -53,13 +47,11 @@ from bus.wire.messages.traces import RankTraced
 from bus.wire.shares import Sharer
 from gateway.runners.credit import CreditBook
 from gateway.runners.late_traces import LateTraces
-from gateway.runners.liveness import Liveness, Verdict
+from gateway.runners.liveness import SILENT_S, Liveness, Verdict
 from gateway.runners.observer import RequestObserver
 from gateway.runners.resuming import LOST, Loss, Occupant, Resumption, judge
-from gateway.runners.versions import RECALL_PROTOCOL, submit_for
+from gateway.runners.runner_socket import RunnerSocket
 
-BACK_S = 1.0
-"""Time in seconds within which a disconnected socket must reconnect."""
 ANSWER_S = 1.0
 """Time within which a runner must answer a submit."""
 BUSY_ANSWER_S = 8.0
@@ -97,30 +89,23 @@ class RunnerConnection:
     ) -> None:
         self.instance = instance.instance
         self.generation = instance.generation
+        self.model = instance.model
         self.verdict: Verdict = "well"
-        self._identity = identity
         self._boot = bus.speaker.boot
         self._runner_boot: Boot | None = None
-        self._reactor = reactor = bus.reactor
+        self._reactor = bus.reactor
         self._log = bus.log.bind(instance=self.instance, generation=self.generation)
         self._on_dead = on_dead
         self._open: dict[RequestId, _Open] = {}
         self._traces = LateTraces()
-        self._protocol: int | None = None
-        self._unsent: list[Submit | Cancel | Recall] = []
-        """Messages that wait until the runner's `Welcome` names its protocol version."""
-        self._connects = 0
-        self._lost_at: float | None = None
         self._dead = False
-        now = reactor.now()
-        self._life = Liveness(moved_at=now, heard_at=now, ticked_at=now)
+        now = self._reactor.now()
+        self.life = Liveness(moved_at=now, heard_at=now, ticked_at=now)
         node = instance.lead and instance.lead.node
-        self._link = Link("dealer", identity=identity, security=bus.security)
-        self._link.tally = None if node is None else bus.traffic.way(node, "data")
-        self._link.connect(address, peer=node)
-        reactor.watch_changes(self._link, self._changed)
-        reactor.watch(self._link, self._receive)
-        self._send_hello()
+        gone = partial(self.end, "runner_lost", "the runner's process is gone")
+        self._socket = RunnerSocket(
+            bus, identity, address, node, on_message=self._receive, on_gone=gone
+        )
 
     # --- calls of the pool ----------------------------------------------------------------
 
@@ -145,14 +130,32 @@ class RunnerConnection:
         self._open[request.request_id] = open_request
         terms = self.generation, CREDIT_WINDOW, remaining_ms, sharer, waited_ms, again.so_far
         submit = Submit(request, *terms, again.resumes, again.deaths, again.suspect)
-        if not self._send_in_protocol(submit):
+        if not self._send_adapted(submit):
             del self._open[request.request_id]
             observer.lost_unaccepted()
 
     def ask(self, message: Cancel | Recall) -> None:
         """Ask the runner to stop a request or to return it to this gateway. The observer still
         receives its last call."""
-        self._send_in_protocol(message)
+        self._send_adapted(message)
+
+    def leave(self) -> None:
+        """Have the requests of this silent runner resume at another one. Requests that cannot
+        resume stay, and so do requests that may have silenced an earlier runner."""
+        moving = [
+            request
+            for request in self._open.values()
+            if request.resumes and request.observer.resuming.may_leave
+        ]
+        if not moving:
+            return
+        self.verdict = "suspect"
+        self._log.warning("the runner is silent: its requests leave", leaving=len(moving))
+        for request in moving:
+            del self._open[request.request_id]
+            self._send_adapted(Cancel(request.request_id, "shutdown"))
+        silent = f"the runner did not answer for {SILENT_S:g} s"
+        _lose(moving, "runner_lost", silent, self._reactor.now())
 
     def forget(self, request_id: RequestId) -> None:
         """Ignore all further entries of this request; its observer is not called again."""
@@ -163,18 +166,18 @@ class RunnerConnection:
         further entries."""
         request = self._open.get(request_id)
         if request is not None and (grant := request.credit.sent(choice, count)):
-            self._send(Credit(request_id, choice, grant))
+            self._socket.send(Credit(request_id, choice, grant))
 
     def tick(self, now: float) -> None:
         """Ping the runner and check whether it is alive. Call this every second."""
-        self._send(Ping(self._boot))
+        self._socket.send(Ping(self._boot))
         owed = any(request.credit.may_move for request in self._open.values())
-        verdict = self._life.tick(owed=owed, now=now)
+        verdict = self.life.tick(owed=owed, now=now)
         if verdict != self.verdict:
             self.verdict = verdict
             self._log.warning("runner", verdict=verdict, open_requests=len(self._open))
         for request in list(self._open.values()):
-            if not request.accepted and _overdue(request, self._life, now):
+            if not request.accepted and _overdue(request, self.life, now):
                 self._give_up(request)
         if verdict == "lost":
             self.end("runner_lost", "the runner made no progress for 12 s")
@@ -184,8 +187,7 @@ class RunnerConnection:
         if self._dead:
             return
         self._dead = True
-        self._reactor.unwatch(self._link)
-        self._link.close()
+        self._socket.close()
         still_open, self._open = list(self._open.values()), {}
         _lose([each for each in still_open if each.resumes], reason, message, self._reactor.now())
         for request in still_open:
@@ -198,21 +200,6 @@ class RunnerConnection:
 
     # --- messages of the runner ---------------------------------------------------------------
 
-    def _changed(self, change: Change) -> None:
-        if change == "connected":
-            self._connects += 1
-            self._lost_at = None
-            if self._connects > 1:
-                self._send_hello()
-            return
-        if self._lost_at is None:
-            self._lost_at = self._reactor.now()
-            self._reactor.later(BACK_S, self._end_if_still_lost)
-
-    def _end_if_still_lost(self) -> None:
-        if self._lost_at is not None and self._reactor.now() - self._lost_at >= BACK_S * 0.9:
-            self.end("runner_lost", "the runner's process is gone")
-
     def _receive(self, frames: list[bytes]) -> None:
         try:
             message = unpack_to_gateway(frames[-1])
@@ -224,7 +211,7 @@ class RunnerConnection:
             case StepEntries():
                 self._step(message.entries)
             case Pong():
-                self._life.pong(step=message.step, now=self._reactor.now())
+                self.life.pong(step=message.step, now=self._reactor.now())
             case Accepted():
                 self._accepted(message)
             case Begun():
@@ -256,18 +243,16 @@ class RunnerConnection:
         if wrong or again:
             self.end("runner_lost", "another runner answers at this address")
             return
-        self._protocol = message.protocol
-        unsent, self._unsent = self._unsent, []
-        for waiting in unsent:
+        for waiting in self._socket.choose(message.protocol):
             if not isinstance(waiting, Submit) or waiting.request.request_id in self._open:
-                self._send_in_protocol(waiting)
+                self._send_adapted(waiting)
 
     def _accepted(self, message: Accepted) -> None:
         request = self._open.get(message.request_id)
         if request is not None and not request.accepted:
             now = self._reactor.now()
             request.accepted, request.resumes = True, message.resumes
-            self._life.entries(now)
+            self.life.entries(now)
             request.observer.accepted(message.prompt_tokens, message.unheeded, now)
 
     def _displaced(self, message: Displaced | Suspended) -> None:
@@ -288,7 +273,7 @@ class RunnerConnection:
             request = self._open.get(entry.request_id)
             if request is None:
                 continue
-            if entry.seq != request.next_seq or not _fits(entry, request):
+            if entry.seq != request.next_seq or not request.credit.takes(entry):
                 self._broken(request, entry.seq)
                 continue
             if type(entry) is Failed and request.resumes and entry.reason in LOST:
@@ -302,7 +287,7 @@ class RunnerConnection:
                 del self._open[request.request_id]
         if touched:
             now = self._reactor.now()
-            self._life.entries(now)
+            self.life.entries(now)
             for request in touched.values():
                 batch, request.batch = request.batch, []
                 request.observer.arrived(batch, now)
@@ -318,7 +303,7 @@ class RunnerConnection:
             got=got,
         )
         del self._open[request.request_id]
-        self._send(Cancel(request.request_id, "shutdown"))
+        self._socket.send(Cancel(request.request_id, "shutdown"))
         lost = "part of the answer was lost"
         failed = Failed(request.request_id, request.next_seq, "internal", lost, Usage(), {})
         request.observer.arrived([*request.batch, failed], self._reactor.now())
@@ -329,30 +314,18 @@ class RunnerConnection:
     def _give_up(self, request: _Open) -> None:
         self._log.warning("a submit was not answered", request=request.request_id)
         del self._open[request.request_id]
-        self._send_in_protocol(Cancel(request.request_id, "shutdown"))
+        self._send_adapted(Cancel(request.request_id, "shutdown"))
         request.observer.lost_unaccepted()
 
-    def _send_in_protocol(self, message: Submit | Cancel | Recall) -> bool:
-        """Send a message in the version of the data plane that the runner has chosen. Until the
-        runner has chosen a version, store the message."""
-        if self._protocol is None:
-            self._unsent.append(message)
-            return not self._dead
-        if isinstance(message, Submit) and self._protocol < DATA_PROTOCOL_MAX:
-            adapted = submit_for(message, self._protocol)
-            if isinstance(adapted, Refusal):
-                self._open.pop(message.request.request_id).observer.refused(adapted)
-                return True
-            message = adapted
-        elif isinstance(message, Recall) and self._protocol < RECALL_PROTOCOL:
-            return True
-        return self._send(message)
-
-    def _send_hello(self) -> None:
-        self._send(Hello(self._identity, self._boot, DATA_PROTOCOL_MIN, DATA_PROTOCOL_MAX))
-
-    def _send(self, message: ToRunner) -> bool:
-        return not self._dead and self._link.send(pack_to_runner(message))
+    def _send_adapted(self, message: Submit | Cancel | Recall) -> bool:
+        """Send a message in the runner's version of the data plane. If the version cannot express a
+        request, end it. Return False if the message could not be sent."""
+        sent = self._socket.send_adapted(message)
+        if isinstance(sent, bool):
+            return sent
+        assert isinstance(message, Submit)
+        self._open.pop(message.request.request_id).observer.refused(sent)
+        return True
 
 
 def _overdue(request: _Open, life: Liveness, now: float) -> bool:
@@ -381,18 +354,3 @@ def _lose(lost: Sequence[_Open], reason: FailReason, message: str, now: float) -
 
 def _fits_begun(begun: Begun, request: _Open) -> bool:
     return request.resumes and len(begun.seeds) == request.choices and not len(begun.prompt) % 4
-
-
-def _fits(entry: Entry, request: _Open) -> bool:
-    """Count an entry of an answer against the credit of its choice. Return False if the choice does
-    not exist or has no credit left."""
-    if type(entry) is TokenDelta:  # the hot path
-        return 0 <= entry.choice < request.choices and request.credit.received(entry.choice)
-    if isinstance(entry, Finished | Failed | PrefillProgress):
-        return True
-    if not 0 <= entry.choice < request.choices:
-        return False
-    if isinstance(entry, ChoiceEnd):
-        request.credit.ended(entry.choice)
-        return True
-    return request.credit.received(entry.choice)

@@ -8,7 +8,15 @@ clients are not slowed down. (HTTP/2 and ZeroMQ's guide describe the same flow c
 
 from __future__ import annotations
 
-from bus.wire.messages.tokens import CREDIT_WINDOW
+from bus.wire.messages.tokens import (
+    CREDIT_WINDOW,
+    ChoiceEnd,
+    Entry,
+    Failed,
+    Finished,
+    PrefillProgress,
+    TokenDelta,
+)
 
 TOP_UP = CREDIT_WINDOW // 2
 
@@ -23,6 +31,19 @@ class CreditBook:
         self._left = [CREDIT_WINDOW] * choices
         self._sent = [0] * choices
         self._ended = [False] * choices
+
+    def takes(self, entry: Entry) -> bool:
+        """Count an entry. Return False if its choice does not exist or has no credit left."""
+        if type(entry) is TokenDelta:  # the hot path
+            return 0 <= entry.choice < len(self._left) and self.received(entry.choice)
+        if isinstance(entry, Finished | Failed | PrefillProgress):
+            return True
+        if not 0 <= entry.choice < len(self._left):
+            return False
+        if isinstance(entry, ChoiceEnd):
+            self.ended(entry.choice)
+            return True
+        return self.received(entry.choice)
 
     def received(self, choice: int) -> bool:
         """Count an entry of this choice; return False if it had no credit left."""

@@ -1,5 +1,5 @@
-"""Decides whether a runner still works. A runner that owes progress is suspect after 4 s without
-any, and lost after 12 s.
+"""Decides whether a runner still works. A silent runner is suspect after 2 s. A runner that owes
+progress is suspect after 4 s without any, and lost after 12 s.
 
 Pure: time arrives as `now`. A runner owes progress while one of its requests could advance.
 Progress is an arrived entry or a new step number of the *engine*. A runner that owes no progress is
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["well", "suspect", "lost"]
+SILENT_S = 2.0
 SUSPECT_S = 4.0
 LOST_S = 12.0
 LATE_S = 2.0
@@ -45,6 +46,11 @@ class Liveness:
         """Count the arrival of a request's entries."""
         self.heard_at = self.moved_at = now
 
+    @property
+    def silent_at(self) -> float:
+        """Return when the runner becomes suspect, unless a message of it arrives before."""
+        return max(self.heard_at, self.woke_at) + SILENT_S
+
     def tick(self, *, owed: bool, now: float) -> Verdict:
         """Return the verdict on the runner. Call this every second. `owed`: some open request could
         make progress."""
@@ -57,4 +63,4 @@ class Liveness:
         waited = max(now - self.moved_at, now - self.heard_at)
         if waited >= LOST_S:
             return "lost"
-        return "suspect" if waited >= SUSPECT_S else "well"
+        return "suspect" if waited >= SUSPECT_S or now >= self.silent_at else "well"

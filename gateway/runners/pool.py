@@ -27,6 +27,9 @@ from gateway.runners.observer import RequestObserver
 from gateway.runners.resuming import Resumption
 
 TICK_S = 1.0
+LATE_S = 0.5
+"""If the check of a silent runner is late by this, it is put off until after the next tick, because
+this process may not have read the runner's messages."""
 GONE_S = 0.5
 """Time in seconds from an instance's removal, or the end of its drain, to the end of its
 connection."""
@@ -176,6 +179,23 @@ class RunnerClients:
         now = self._bus.reactor.now()
         for connection in list(self._connections.values()):
             connection.tick(now)
+            if connection.open_requests and connection.life.silent_at < now + TICK_S:
+                due_at = max(connection.life.silent_at, now)
+                look = partial(self._leave_if_silent, connection, due_at)
+                self._bus.reactor.later(due_at - now, look)
+
+    def _leave_if_silent(self, connection: RunnerConnection, due_at: float) -> None:
+        """If a runner is silent and another one of its model is ready, have its requests move."""
+        now = self._bus.reactor.now()
+        if connection.life.silent_at <= now < due_at + LATE_S and self._has_other(connection):
+            connection.leave()
+
+    def _has_other(self, connection: RunnerConnection) -> bool:
+        return any(
+            instance.accepts and not self.suspect(instance.instance)
+            for instance in self._bus.state.instances.values()
+            if instance.model == connection.model and instance.instance != connection.instance
+        )
 
 
 def _holds(instance: Instance | None, connection: RunnerConnection) -> bool:

@@ -221,6 +221,13 @@ class Resuming:
         """Return how often the request has resumed after a loss, in this gateway process."""
         return self.deaths - self._first_deaths
 
+    @property
+    def may_leave(self) -> bool:
+        """Return whether the request may leave a silent runner, which may still be alive. It keeps
+        one resume for a real loss."""
+        may_resume = self.is_on and self.resumes < MOST_DEATHS - 1
+        return may_resume and not self.is_suspect
+
     def submit(self, so_far: AnswerSoFar | None) -> Resumption:
         """Return how the request is submitted to the next runner."""
         self.computes = self.is_lost = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,6 +40,11 @@ def submit_of(runner: Runner) -> dict[str, Any]:
     return eventually(lambda: runner.heard("submit"), 15, "it is submitted")[-1]
 
 
+def is_ready(testbed: GatewayTestbed, runner: Runner) -> bool:
+    instances = httpx.get(f"{testbed.url}/state", timeout=5).json()["state"]["instances"]
+    return instances.get(runner.instance, {}).get("status") == "ready"
+
+
 def losses(testbed: GatewayTestbed, outcome: str) -> float:
     lines = httpx.get(f"{testbed.url}/metrics", timeout=5).text.splitlines()
     found = [one for one in lines if "runner_losses_total{" in one and f'"{outcome}"' in one]
@@ -71,8 +78,10 @@ def test_a_request_whose_second_runner_dies_at_once_ends_and_is_named(
     name = submit_of(runner)["request"]
     reader.wait_lines(4)
     runner.end()
+    had = len(reader.text.split())
     second = reload(testbed)
     assert submit_of(second)["suspect"]
+    eventually(lambda: len(reader.text.split()) > had, 15, "the second one computes it")
     second.end()
     reader.wait_end(15)
     assert reader.error is not None and reader.error["code"] == "runner_lost"
@@ -91,6 +100,25 @@ def test_a_runner_that_ends_on_purpose_makes_no_suspects_and_three_resumes_are_e
     assert (again["deaths"], again["suspect"], again["has"]) == (1, False, [20])
     reader.wait_end(40)
     assert reader.error is not None and "resumed 3 times" in reader.error["message"]
+    other.end()
+
+
+def test_a_stream_leaves_a_silent_runner_for_another_that_is_ready(
+    testbed: GatewayTestbed, runner: Runner
+) -> None:
+    reader = Reader(testbed, SLOW.replace("tokens=40", "tokens=120"))
+    reader.wait_lines(16)
+    other = testbed.runner("inst-3")
+    eventually(lambda: is_ready(testbed, other), 10, "the other one is ready")
+    runner.signal(signal.SIGSTOP)
+    frozen_at = time.monotonic()
+    again = submit_of(other)
+    print(f"submitted again {time.monotonic() - frozen_at:.2f} s after the runner froze")
+    assert again["deaths"] == 1 and again["has"][0] > 0
+    runner.signal(signal.SIGCONT)
+    reader.wait_end(30)
+    assert reader.error is None and reader.text.split() == reader.text.split()[:8] * 15
+    eventually(lambda: runner.heard("cancel"), 5, "the first runner stops computing")
     other.end()
 
 

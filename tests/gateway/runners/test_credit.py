@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.wire.messages.tokens import CREDIT_WINDOW
+from bus.wire.ids import RequestId
+from bus.wire.messages.tokens import CREDIT_WINDOW, ChoiceEnd, TokenDelta
 from gateway.runners.credit import TOP_UP, CreditBook
 
 
@@ -47,3 +48,11 @@ def test_a_choice_that_has_ended_gets_no_more() -> None:
     book.ended(0)
     assert book.sent(0, CREDIT_WINDOW) == 0
     assert book.may_move, "its terminal is still owed"
+
+
+def test_entries_take_credit_of_a_choice_that_exists() -> None:
+    book, name = CreditBook(2), RequestId("r")
+    text = [TokenDelta(name, number, number, "text", "a", 1) for number in range(3)]
+    assert [book.takes(entry) for entry in text] == [True, True, False]
+    assert not book.takes(ChoiceEnd(name, 3, 2, "stop", None))
+    assert book.takes(ChoiceEnd(name, 3, 1, "stop", None)) and book.sent(1, CREDIT_WINDOW) == 0

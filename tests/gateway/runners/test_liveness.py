@@ -9,10 +9,27 @@ def life() -> Liveness:
     return Liveness(moved_at=0.0, heard_at=0.0, ticked_at=0.0)
 
 
-def test_silence_is_suspect_after_4_s_and_lost_after_12() -> None:
+def test_silence_is_suspect_after_2_s_and_lost_after_12() -> None:
     runner = life()
     said = [runner.tick(owed=True, now=float(second)) for second in range(1, 14)]
-    assert said == ["well"] * 3 + ["suspect"] * 8 + ["lost"] * 2
+    assert said == ["well"] + ["suspect"] * 10 + ["lost"] * 2
+
+
+def test_an_idle_runner_that_is_silent_is_suspect_until_it_answers() -> None:
+    runner = life()
+    runner.tick(owed=False, now=1.0)
+    assert runner.tick(owed=False, now=2.5) == "suspect" and runner.silent_at == 2.0
+    runner.pong(step=1, now=3.0)
+    assert runner.tick(owed=False, now=3.5) == "well" and runner.silent_at == 5.0
+
+
+def test_an_engine_without_progress_is_suspect_after_4_s() -> None:
+    runner = life()
+    verdicts: list[str] = []
+    for second in range(1, 6):
+        runner.pong(step=-1, now=float(second))
+        verdicts.append(runner.tick(owed=True, now=float(second)))
+    assert verdicts == ["well"] * 3 + ["suspect"] * 2
 
 
 def test_a_live_main_thread_cannot_hide_a_stuck_engine() -> None:
