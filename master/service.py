@@ -40,6 +40,7 @@ from bus.wire.messages.peers import (
 )
 from bus.wire.messages.readings import UndoneChange, UndoneReading
 from bus.wire.messages.wire import Message
+from bus.wire.pool import PoolReading
 from bus.wire.topics import reading_topic
 from master import consensus
 from master.decisions import SETTLE_GRACE_S, Holder, Policy
@@ -48,7 +49,7 @@ from master.log.recent_events import describe_undone
 from master.log.sequencer import LogDraft
 
 PLAN_S = 0.5
-POOL_TOLD_S = 1.0
+POOL_CHANGED_S, POOL_ALIKE_S = 1.0, 3.0
 MAX_UNDONE = 100
 HEARD = (
     "card",
@@ -82,7 +83,7 @@ class Master:
         self._reactor = reactor
         self._log = log
         self._undone: tuple[UndoneChange, ...] = ()
-        self._pool_gist: list[tuple[ModelId, str, tuple[InstanceId, ...]]] = []
+        self._pool_told: PoolReading | None = None
         self._pool_told_at = float("-inf")
         self._holder = Holder(
             settings.policy,
@@ -234,12 +235,13 @@ class Master:
             self._tell_pool(now)
 
     def _tell_pool(self, now: float) -> None:
-        """Publish the state of the pool: each second, and when the waits change."""
-        node = self.client.speaker.node
+        """Publish the state of the pool: at once if the waits have changed, after `POOL_CHANGED_S`
+        if anything else has, else after `POOL_ALIKE_S`."""
+        node, last = self.client.speaker.node, self._pool_told
         reading = self._holder.pool(self.candidate.state, node, now)
-        gist = [(wait.model, wait.phase, wait.victims) for wait in reading.waits]
-        if gist != self._pool_gist or now - self._pool_told_at >= POOL_TOLD_S:
-            self._pool_gist, self._pool_told_at = gist, now
+        wait_s = POOL_ALIKE_S if reading == last else POOL_CHANGED_S
+        if now - self._pool_told_at >= wait_s or last is None or _waits(reading) != _waits(last):
+            self._pool_told, self._pool_told_at = reading, now
             self.client.publish(reading_topic("pool", node), reading)
 
     # --- the log ---
@@ -256,3 +258,7 @@ class Master:
     def _log_notes(self) -> None:
         for what, facts in self._holder.take_notes():
             self._log.info(what, **facts)
+
+
+def _waits(reading: PoolReading) -> list[tuple[ModelId, str, tuple[InstanceId, ...]]]:
+    return [(wait.model, wait.phase, wait.victims) for wait in reading.waits]

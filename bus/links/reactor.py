@@ -13,6 +13,7 @@ import math
 import os
 import signal
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +31,9 @@ BUDGET = 256
 RENEW_S, RENEW_AGAIN_S = 1.0, 0.02
 REOPEN_S = 3.0
 """Interval of the check whether the file of an ipc socket was removed."""
-TICK_S = 0.1
+TICK_S, RESTING_S = 0.1, 0.25
+WORKING_RATIO = 0.05
+"""A loop works if its thread uses more than this share of a core."""
 SOCKET_GONE = "a socket file was removed; opening it again"
 SLACK_RATIO, SLACK_MAX_S = 0.25, 0.05
 """How early a periodic timer of `PollReactor` may fire: a share of its period, and a maximum. A
@@ -332,9 +335,19 @@ class AsyncioReactor(Reactor):
         self._add(fileno_of(link.monitor()), link.read_changes)
 
     def measure(self, stalls: StallMeter) -> None:
-        """Measure how late a timer of `TICK_S` fires. The iterations of such a loop cannot be
-        observed, so up to `TICK_S` of each stall is missed."""
-        timer = self.every(TICK_S, lambda: stalls.late(self.now() - timer.at))
+        """Measure how late a timer fires. The iterations of such a loop cannot be observed, so up
+        to one period of each stall is missed: `TICK_S` while the loop works, else `RESTING_S`."""
+        spent_s = time.thread_time()
+
+        def look() -> None:
+            """Measure, and choose the next period by the processor time since the last one."""
+            nonlocal spent_s
+            stalls.late(self.now() - timer.at)
+            before_s, spent_s = spent_s, time.thread_time()
+            is_working = spent_s - before_s > WORKING_RATIO * (timer.period_s or TICK_S)
+            timer.period_s = TICK_S if is_working else RESTING_S
+
+        timer = self.every(TICK_S, look)
 
     def unwatch(self, link: Link) -> None:
         """Stop calling back; call this before the link is closed."""

@@ -50,11 +50,13 @@ from bus.wire.topics import reading_topic
 
 @dataclass(frozen=True, slots=True)
 class PeerTiming:
-    """Intervals in seconds. `last_words_s`: the time between the goodbyes and the end of the
+    """Intervals in seconds. `alone_reading_s`: between readings of a node without peers and
+    strangers. `last_words_s`: the time between the goodbyes and the end of the
     process, in which the goodbyes are sent."""
 
     tick_s: float = 0.25
     reading_s: float = 1.0
+    alone_reading_s: float = 5.0
     look_s: float = 10.0
     bind_retry_s: float = 5.0
     last_words_s: float = 0.05
@@ -273,10 +275,10 @@ class PeerLinks:
             (peer.node, peer.status, peer.host, peer.candidate_port, peer.name)
             for peer in self.membership.peers.readings(now)
         )
-        if (
-            facts != self._published_facts
-            or now - self._published_at >= self._settings.timing.reading_s
-        ):
+        timing = self._settings.timing
+        is_alone = not facts and not self.membership.strangers(now)
+        wait_s = timing.alone_reading_s if is_alone else timing.reading_s
+        if facts != self._published_facts or now - self._published_at >= wait_s:
             self._published_facts, self._published_at = facts, now
             self._tell(now)
             self._keep()

@@ -142,7 +142,8 @@ class SlotControl:
             self._left(gone)
         elif before is not None:
             self._note_load(before, self.table.slots[hello.slot], now)
-        self.reconcile()
+        if before is None or before.hello != hello:
+            self.reconcile()
 
     def _note_load(self, before: Slot, slot: Slot, now: float) -> None:
         """Record how long a model took to load, if its runner is ready now and holds the whole
