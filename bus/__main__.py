@@ -6,7 +6,6 @@ import sys
 
 from bus.service import Shell, run_service
 from bus.switchboard import PeerPorts, PeerSettings, Switchboard
-from conf.addresses import announced_hosts
 from conf.settings import Settings, load_settings
 
 
@@ -19,14 +18,14 @@ def peer_settings(settings: Settings, *, has_key: bool) -> PeerSettings:
         name=settings.node_name,
         namespace=cluster.namespace,
         listen=cluster.listen,
-        addresses=announced_hosts(settings),
+        addresses=settings.announced_hosts(),
         port=settings.port_of("peers"),
         ports=PeerPorts(**(open_ports if cluster.listen else closed_ports)),
         seeds=cluster.peers,
         file=settings.paths.state / "peers.json",
         discovery=cluster.discovers(has_key=has_key),
         measures=cluster.measure_links,
-        look=lambda: announced_hosts(settings),
+        look=settings.announced_hosts,
     )
 
 

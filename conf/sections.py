@@ -1,16 +1,15 @@
-"""The tables of the settings (`[runner]`, `[cluster]` and others), and functions on dotted keys.
+"""The tables of the settings (`[runner]`, `[cluster]` and others).
 
 Pure. default.toml documents each key."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import ipaddress
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -24,7 +23,7 @@ from pydantic import (
 
 from bus.process.endpoints import is_loopback
 from bus.wire.kv import KvKind, not_a_kind
-from conf.collectors import OWN_FILES, REMOVED, OtlpSettings
+from conf.collectors import OtlpSettings
 
 
 def words(value: Any) -> Any:
@@ -42,8 +41,6 @@ def words(value: Any) -> Any:
 Words = Annotated[tuple[str, ...], BeforeValidator(words)]
 """A list of words: an array in TOML; comma-separated or a JSON array in the environment."""
 MOST_THREADS = 256
-PREFIX = "SHOAL_"
-"""Environment variables with this prefix are settings."""
 
 _ALLOWED_NAME = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*")
 
@@ -329,72 +326,3 @@ def masked(key: str, value: Any) -> Any:
             r"//[^/@]*@|\?.*$", lambda match: "//" if match[0][0] == "/" else "", str(value)
         )
     return value
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as one table by dotted key."""
-    by_key: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            by_key.update(flat(cast(dict[str, Any], value), f"{prefix}{key}."))
-        else:
-            by_key[prefix + key] = value
-    return by_key
-
-
-def nested(by_key: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by dotted key as nested tables: the inverse of `flat`."""
-    tables: dict[str, Any] = {}
-    for key, value in by_key.items():
-        put(tables, key, value)
-    return tables
-
-
-def put(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a value by its dotted key; create missing tables."""
-    *tables, name = key.split(".")
-    for word in tables:
-        if not isinstance(table.get(word), dict):
-            table[word] = {}
-        table = table[word]
-    table[name] = value
-
-
-def not_a_setting(key: str, shown: str, hint: str | None) -> str:
-    """Return the message that refuses an unknown dotted key. `shown` is the key in the user's form,
-    `hint` a similar key."""
-    if removal := REMOVED.get(key.partition(".")[0]):
-        return f"{shown} was removed: {removal}"
-    if file := OWN_FILES.get(key.partition(".")[0]):
-        return f"{shown} is not a setting: it belongs in {file}, next to shoal.toml"
-    return f"{shown} is not a setting" + (f"; did you mean {hint}?" if hint else "")
-
-
-def nearest_name(name: str, names: set[str]) -> str | None:
-    """Return the name in `names` that is most similar to `name`; None if none is similar."""
-    return next(iter(difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.6)), None)
-
-
-def variable_of(key: str) -> str:
-    """Return the name of the environment variable that sets a dotted key."""
-    return PREFIX + key.replace(".", "__").upper()
-
-
-def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
-    """Return flags, by dotted key, as environment variables."""
-    lists: dict[str, Any] = {k: v if isinstance(v, list | tuple) else [v] for k, v in flags.items()}
-    return {variable_of(key): ",".join(map(str, many)) for key, many in lists.items()}
-
-
-def line_of(text: str, key: str) -> int | None:
-    """Return the number of the line that sets a dotted key, from 1; None if no line does."""
-    table = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        word, is_set, _ = line.partition("=")
-        if line.startswith("["):
-            word = table = line.partition("#")[0].strip("[] ")
-        elif is_set and table:
-            word = f"{table}.{word}"
-        if word.strip() == key:
-            return number
-    return None

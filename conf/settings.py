@@ -23,17 +23,18 @@ from pydantic.functional_validators import field_validator, model_validator
 
 from bus.links.cluster_key import KeyFiles
 from bus.links.tls_files import TlsFiles
-from bus.process.endpoints import Endpoints, host_here
+from bus.process.endpoints import WILDCARDS, Endpoints, host_here
 from bus.process.identity import node_id
+from bus.process.interfaces import reachable_hosts
 from bus.process.logs import LevelSource
 from bus.wire.errors import ConfigError
 from bus.wire.ids import NodeId
+from conf import keys
 from conf.collectors import OtlpSettings
 from conf.paths import Paths, find_paths
 from conf.ports import BasePort, port_of
 from conf.sections import (
     ONE_OF_TWO,
-    PREFIX,
     TABLES,
     Brisk,
     ClusterSettings,
@@ -49,22 +50,15 @@ from conf.sections import (
     ToolsSettings,
     WholePath,
     Words,
-    flat,
     hash_key,
     is_hash,
-    line_of,
     masked,
-    nearest_name,
-    nested,
-    not_a_setting,
-    put,
-    variable_of,
     words,
 )
 
 DEFAULTS_FILE = Path(__file__).parent / "default.toml"
 LAUNCHED_BY = "SHOAL_LAUNCHED_BY"
-API_KEY, API_KEYS = "SHOAL_API_KEY", f"{PREFIX}API_KEYS"
+API_KEY, API_KEYS = "SHOAL_API_KEY", f"{keys.PREFIX}API_KEYS"
 """Environment variables of the key that a command sends, and of the keys that a node accepts."""
 NOT_SETTINGS = frozenset(
     {"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_CA", "SHOAL_OVERLAY", API_KEY, LAUNCHED_BY}
@@ -196,6 +190,13 @@ class Settings(BaseModel):
         files = [os.path.expanduser(file) for file in (self.http_tls_cert, self.http_tls_key)]
         return TlsFiles(*files) if all(files) and self.api else None
 
+    def announced_hosts(self) -> tuple[str, ...]:
+        """Return the hosts that other nodes should connect to now, best first; none if the node is
+        closed to others."""
+        hosts, listen = self.cluster.addresses, self.cluster.listen
+        here = reachable_hosts() if listen in WILDCARDS else (listen,)
+        return here if listen and not hosts else hosts
+
     def port_of(self, use: str) -> int:
         """Return the first port of `use`, a key of the table `conf.ports.PORTS`."""
         return self.http_port if use == "http" else port_of(use, self.base_port or None)
@@ -225,7 +226,7 @@ class Settings(BaseModel):
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """Return (dotted key, value, source) of every setting, for `shoal config show`."""
-        values = flat(self.model_dump())
+        values = keys.flat(self.model_dump())
         return [(key, value, self._sources.get(key, "derived")) for key, value in values.items()]
 
     @field_validator("api_keys")
@@ -292,9 +293,9 @@ def _load(paths: Paths, given: dict[str, Any], file: Path, *, remembered: bool) 
     layers = [
         ("default", _read_toml(DEFAULTS_FILE)),
         (f"file {file}", _read_toml(file)),
-        ("shoal up", nested(_read_json(paths.up_file)) if remembered else {}),
+        ("shoal up", keys.nested(_read_json(paths.up_file)) if remembered else {}),
         ("environment", _environment()),
-        ("flag", nested(given)),
+        ("flag", keys.nested(given)),
     ]
     return _merged(paths, given, file, layers)
 
@@ -313,9 +314,10 @@ def _merged(
 ) -> Settings:
     merged, sources = dict[str, Any](), dict[str, str]()
     for label, values in layers:
-        for key, value in flat(values).items():
-            sources[key] = f"environment {variable_of(key)}" if label == "environment" else label
-            put(merged, key, value)
+        is_environment = label == "environment"
+        for key, value in keys.flat(values).items():
+            sources[key] = f"{label} {keys.variable_of(key)}" if is_environment else label
+            keys.put(merged, key, value)
     text = str(merged.get("base_port"))
     base_port = int(text) if text.isdigit() else 0
     if base_port and sources.get("http_port") == "default":
@@ -334,12 +336,12 @@ def _merged(
 def _environment() -> dict[str, Any]:
     names = set(Settings.model_fields)
     for variable in os.environ:
-        if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
+        if not variable.startswith(keys.PREFIX) or variable in NOT_SETTINGS:
             continue
         key = _key_of(variable)
         if key not in names and not variable.startswith(FOREIGN_PREFIXES):
-            hint = nearest_name(key, names)
-            wrong = not_a_setting(key, variable, variable_of(hint) if hint else None)
+            hint = keys.similar_key(key, names, TABLES)
+            wrong = keys.not_a_setting(key, variable, keys.variable_of(hint) if hint else None)
             raise ConfigError(f"environment: {wrong}")
     return {} if names.isdisjoint(map(_key_of, os.environ)) else _variables()
 
@@ -355,15 +357,15 @@ def _variables() -> dict[str, Any]:
 
     model = cast("type[BaseSettings]", Settings)  # the source reads only the model's fields
     try:
-        return Environment(model, env_prefix=PREFIX, env_nested_delimiter="__")()
+        return Environment(model, env_prefix=keys.PREFIX, env_nested_delimiter="__")()
     except SettingsError as error:
         raise ConfigError(f"environment: {error}") from error
 
 
 def _key_of(variable: str) -> str:
     """Return the first word of the key that a variable sets; empty for foreign variables."""
-    is_ours = variable[: len(PREFIX)].upper() == PREFIX
-    return variable[len(PREFIX) :].lower().split("__")[0] if is_ours else ""
+    is_ours = variable[: len(keys.PREFIX)].upper() == keys.PREFIX
+    return variable[len(keys.PREFIX) :].lower().split("__")[0] if is_ours else ""
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -389,12 +391,10 @@ def _explained(error: ValidationError, sources: Mapping[str, str], file: Path) -
         (label for name, label in sources.items() if name.startswith(key + ".")), "default"
     )
     if source == f"file {file}":
-        line = line_of(file.read_text(), key)
+        line = keys.line_of(file.read_text(), key)
         source += f", line {line}" if line else ""
     if detail["type"] == "extra_forbidden":
-        table, _, name = key.rpartition(".")
-        fields = TABLES.get(table, Settings)
-        hint = nearest_name(name, set(fields.model_fields))
-        return f"{source}: {not_a_setting(key, key, hint)}"
+        hint = keys.similar_key(key, Settings.model_fields, TABLES)
+        return f"{source}: {keys.not_a_setting(key, key, hint)}"
     message = str(detail["msg"]).removeprefix("Value error, ")
     return f"{source}: {key} = {masked(key, detail['input'])!r}: {message}" if key else message

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from bus.process.installation import own_installation
 from bus.wire.errors import ConfigError
+from conf.keys import environment_of
 from conf.paths import HOME_VARIABLE
-from conf.sections import environment_of
 from conf.settings import Settings
 
 LOG_BYTES = "10MB"

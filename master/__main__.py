@@ -6,7 +6,6 @@ import sys
 
 from bus.service import Shell, run_service
 from bus.wire.ids import ModelId, NodeId
-from conf.addresses import announced_hosts
 from conf.paths import make_folders
 from conf.settings import Settings, load_settings
 from master.consensus import CandidateSettings
@@ -44,7 +43,7 @@ def master_settings(settings: Settings) -> MasterSettings:
         priority=settings.master_priority,
         voters=tuple(NodeId(voter) for voter in settings.voters),
         expects_others=bool(settings.cluster.peers),
-        addresses=tuple(f"tcp://{host}:{port}" for host in announced_hosts(settings)),
+        addresses=tuple(f"tcp://{host}:{port}" for host in settings.announced_hosts()),
     )
     return MasterSettings(
         candidate=candidate,

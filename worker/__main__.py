@@ -14,7 +14,6 @@ from bus.process.supervisor import Supervisor
 from bus.process.zygote import OVERLAY_FILE
 from bus.service import Shell, run_service
 from bus.wire.messages.control import FAST_SYNCH
-from conf.addresses import announced_hosts
 from conf.paths import bundled_models, llama_server, make_folders
 from conf.ports import PORTS
 from conf.settings import LAUNCHED_BY, Settings, load_settings
@@ -47,7 +46,7 @@ def weights_settings(settings: Settings) -> WeightsSettings:
         models=settings.paths.models,
         hashes=settings.paths.state / "weights",
         listen=(f"tcp://{listen}:{port}",) if listen else (),
-        announce=tuple(f"tcp://{host}:{port}" for host in announced_hosts(settings)),
+        announce=tuple(f"tcp://{host}:{port}" for host in settings.announced_hosts()),
         bytes_per_s=float(settings.weights_bytes_per_s),
     )
 
@@ -65,7 +64,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         data=DataPorts(
             listen=settings.cluster.listen,
             port=settings.port_of("data"),
-            hosts=announced_hosts(settings),
+            hosts=settings.announced_hosts(),
         ),
         ring_ports=(settings.port_of("ring"), PORTS["ring"].count),
         plan_ports=(settings.port_of("plans"), PORTS["plans"].count),

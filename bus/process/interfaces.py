@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 
 import psutil
@@ -25,6 +26,13 @@ def addresses_up() -> tuple[NodeAddress, ...]:
         for entry in entries
         if name in up and entry.family != psutil.AF_LINK
     )
+
+
+def reachable_hosts() -> tuple[str, ...]:
+    """Return the IPv4 addresses under which others may reach this machine: those of all active
+    interfaces, without loopback and link-local addresses."""
+    hosts = [ip_address(address.ip) for address in addresses_up() if ":" not in address.ip]
+    return tuple(str(host) for host in hosts if not (host.is_loopback or host.is_link_local))
 
 
 def _port(interface: str) -> str:

@@ -16,8 +16,9 @@ from typing import Any, cast
 from bus.wire.errors import ConfigError, SettingsUnwritable
 from conf.changing.described import commented
 from conf.changing.text import changed, check_known, typed
+from conf.keys import flat
 from conf.paths import PRIVATE, Paths
-from conf.sections import flat, hash_key, is_hash, words
+from conf.sections import hash_key, is_hash, words
 from conf.settings import DEFAULTS_FILE, Settings, settings_of_file
 
 OWNERS_ALONE = 0o600

@@ -15,7 +15,8 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from bus.wire.errors import ConfigError
-from conf.sections import TABLES, flat, line_of, nearest_name, not_a_setting, words
+from conf.keys import flat, line_of, nearest_name, not_a_setting
+from conf.sections import TABLES, words
 
 
 def check_known(key: str, defaults: Mapping[str, Any]) -> None:

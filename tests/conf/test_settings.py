@@ -8,8 +8,9 @@ import pytest
 from bus.links.tls_files import TlsFiles
 from bus.wire.errors import ConfigError
 from conf.changing.file import change
+from conf.keys import environment_of, line_of
 from conf.paths import find_paths
-from conf.sections import environment_of, line_of, masked
+from conf.sections import masked
 from conf.settings import (
     DEFAULTS_FILE,
     RunnerSettings,
@@ -63,7 +64,11 @@ def test_layers_win_in_rising_order_and_each_value_names_its_source(
     ("text", "said"),
     [
         ("slot = 3\n", "slot is not a setting; did you mean slots?"),
-        ("[runner]\nmax_row = 3\n", "runner.max_row is not a setting; did you mean max_rows?"),
+        (
+            "[runner]\nmax_row = 3\n",
+            "runner.max_row is not a setting; did you mean runner.max_rows?",
+        ),
+        ("max_rows = 3\n", "max_rows is not a setting; did you mean runner.max_rows?"),
         ("slots = 0\n", "slots = 0: Input should be greater than or equal to 1"),
         ('log_level = "loud"\n', "log_level = 'loud'"),
         ('voters = ["a", "b"]\n', "must have 3 or more different node ids, or none"),
@@ -100,11 +105,19 @@ def test_with_a_certificate_and_its_key_the_address_is_https(home: Path) -> None
     assert settings.tls == TlsFiles(str(Path.home() / "cert.pem"), "/etc/key.pem")
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("SHOAL_HTTPPORT", "SHOAL_HTTP_PORT"),
+        ("SHOAL_RUNNER_MAX_ROWS", "SHOAL_RUNNER__MAX_ROWS"),
+        ("SHOAL_SPECULATE", "SHOAL_RUNNER__SPECULATE"),
+    ],
+)
 def test_an_unknown_variable_is_refused_with_what_was_meant(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch, written: str, meant: str
 ) -> None:
-    monkeypatch.setenv("SHOAL_HTTPPORT", "1")
-    with pytest.raises(ConfigError, match="did you mean SHOAL_HTTP_PORT"):
+    monkeypatch.setenv(written, "1")
+    with pytest.raises(ConfigError, match=f"did you mean {meant}\\?"):
         load_settings(home=home)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
-from conf.sections import flat, nested
+from conf.keys import flat, nested
 from conf.settings import DEFAULTS_FILE
 from tests.harness.settings_schema import DOCS, EXAMPLE, FIRST_LINE, SCHEMA, schema
 

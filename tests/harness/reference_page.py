@@ -18,7 +18,7 @@ import typer.main
 
 from bus import service
 from bus.wire import topics
-from conf.sections import environment_of
+from conf.keys import environment_of
 from conf.settings import DEFAULTS_FILE
 from conf.supervisord import PROGRAMS
 from gateway.cli.app import EPILOG, app

@@ -38,9 +38,9 @@ from bus.wire.messages.tokens import Failed
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN
 from bus.wire.topics import TABLE as TOPICS
 from bus.wire.topics import event_topic, reading_topic
+from conf.keys import environment_of
 from conf.paths import HOME_VARIABLE, Paths, find_paths
 from conf.ports import PORTS, port_of
-from conf.sections import environment_of
 from conf.settings import (
     DEFAULTS_FILE,
     FOREIGN_PREFIXES,

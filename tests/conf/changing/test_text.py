@@ -14,7 +14,7 @@ from bus.wire.errors import ConfigError
 from conf.changing.described import commented, descriptions
 from conf.changing.file import defaults
 from conf.changing.text import changed, check_known, typed
-from conf.sections import flat
+from conf.keys import flat
 from conf.settings import DEFAULTS_FILE
 
 PROVING = bool(os.environ.get("SHOAL_PROVE"))

@@ -13,8 +13,9 @@ import typer
 
 from bus.wire.errors import ConfigError
 from conf.changing import HOT, change, check, differing, replace, text_of, write_first
+from conf.keys import nearest_name
 from conf.paths import find_paths
-from conf.sections import masked, nearest_name
+from conf.sections import masked
 from gateway.cli.command import Invocation
 from gateway.cli.output.errors import USAGE, CliError
 from gateway.cli.output.own_editor import asker, open_editor
