@@ -6,7 +6,8 @@ Each `RequestObserver` receives entries in order and without a gap; a gap ends t
 runner is lost if the socket stays disconnected for 1 s, or if the runner makes no progress for 12 s
 with a request that could advance. If the runner is silent for 2 s and another is ready, requests
 leave it for the other one. Accepted requests then end with `runner_lost`, unless the runner
-reported their tokens (`resumes`): their observers may resume them. A request that was never
+reported their tokens (`resumes`), or no part of the answer has come: their observers may resume
+them. A request that was never
 accepted is returned to the dispatcher, since no work was done.
 """
 
@@ -73,6 +74,13 @@ class _Open:
     begun: bool = False
     next_seq: int = 0
     batch: list[Entry] = field(default_factory=list[Entry])
+
+    @property
+    def may_resume(self) -> bool:
+        """Return whether another runner may continue the request, or begin it again because no part
+        of its answer has come."""
+        is_unanswered = self.accepted and not self.credit.is_used
+        return self.resumes or (is_unanswered and self.observer.resuming.is_on)
 
 
 class RunnerConnection:
@@ -145,7 +153,7 @@ class RunnerConnection:
         moving = [
             request
             for request in self._open.values()
-            if request.resumes and request.observer.resuming.may_leave
+            if request.may_resume and request.observer.resuming.may_leave
         ]
         if not moving:
             return
@@ -189,11 +197,13 @@ class RunnerConnection:
         self._dead = True
         self._socket.close()
         still_open, self._open = list(self._open.values()), {}
-        _lose([each for each in still_open if each.resumes], reason, message, self._reactor.now())
+        _lose(
+            [each for each in still_open if each.may_resume], reason, message, self._reactor.now()
+        )
         for request in still_open:
             if not request.accepted:
                 request.observer.lost_unaccepted()
-            elif not request.resumes:
+            elif not request.may_resume:
                 failed = Failed(request.request_id, request.next_seq, reason, message, Usage(), {})
                 request.observer.arrived([failed], self._reactor.now())
         self._on_dead(self)
@@ -252,6 +262,8 @@ class RunnerConnection:
         if request is not None and not request.accepted:
             now = self._reactor.now()
             request.accepted, request.resumes = True, message.resumes
+            if not message.resumes:
+                request.begun = request.observer.resuming.computes = True
             self.life.entries(now)
             request.observer.accepted(message.prompt_tokens, message.unheeded, now)
 
@@ -276,7 +288,7 @@ class RunnerConnection:
             if entry.seq != request.next_seq or not request.credit.takes(entry):
                 self._broken(request, entry.seq)
                 continue
-            if type(entry) is Failed and request.resumes and entry.reason in LOST:
+            if type(entry) is Failed and request.may_resume and entry.reason in LOST:
                 del self._open[request.request_id]
                 lost.append((request, entry))
                 continue

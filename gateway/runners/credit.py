@@ -31,6 +31,8 @@ class CreditBook:
         self._left = [CREDIT_WINDOW] * choices
         self._sent = [0] * choices
         self._ended = [False] * choices
+        self.is_used = False
+        """Whether a part of the answer has come."""
 
     def takes(self, entry: Entry) -> bool:
         """Count an entry. Return False if its choice does not exist or has no credit left."""
@@ -47,11 +49,13 @@ class CreditBook:
 
     def received(self, choice: int) -> bool:
         """Count an entry of this choice; return False if it had no credit left."""
+        self.is_used = True
         self._left[choice] -= 1
         return self._left[choice] >= 0
 
     def ended(self, choice: int) -> None:
         """Mark this choice as ended."""
+        self.is_used = True
         self._ended[choice] = True
 
     def sent(self, choice: int, count: int) -> int:

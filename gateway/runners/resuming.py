@@ -188,11 +188,12 @@ class Resuming:
     """The state with which one request outlives its runner. `memory` None: it ends with its runner.
 
     `deaths`: how many runners were lost with it. `is_suspect`: the last of them may have died
-    because of it, and it has not yet made enough tokens since. `computes`: its runner has begun it.
-    `is_lost`: its runner is lost, and it is not submitted again yet. `over`: the choices that have
-    ended. `is_culprit`: a second runner died during its trial. `record`: its tokens, from its first
-    `Begun` on. `first_at`: when its present runner sent a first token; 0: it has not. `paused_s`:
-    the time from the last entry of each lost runner to the first token of the next.
+    because of it, and it has not yet made enough tokens since. `computes`: its runner has begun it,
+    or has accepted it and reports no tokens. `is_lost`: its runner is lost, and it is not submitted
+    again yet. `over`: the choices that have ended. `is_culprit`: a second runner died during its
+    trial. `record`: its tokens, from its first `Begun` on. `first_at`: when its present runner sent
+    a first token; 0: it has not. `paused_s`: the time from the last entry of each lost runner to
+    the first token of the next.
     """
 
     def __init__(self, memory: KeptMemory | None = None) -> None:
@@ -310,7 +311,8 @@ class Resuming:
 
     def explained(self, failed: Failed) -> Failed:
         """Return a runner's failure, with the reason if the request could not resume after it."""
-        if failed.reason != "runner_lost" or not self.is_on or self.computes or self.deaths:
+        is_known = self.record is not None or self.deaths
+        if failed.reason != "runner_lost" or not self.is_on or is_known:
             return failed
         text = f"{failed.message}; the answer cannot resume, because its runner reports no tokens"
         first = failed.request_id, failed.seq, failed.reason, text

@@ -122,6 +122,20 @@ def test_a_stream_leaves_a_silent_runner_for_another_that_is_ready(
     other.end()
 
 
+def test_a_request_begins_again_if_its_engine_reports_no_tokens_and_has_sent_none(
+    testbed: GatewayTestbed, runner: Runner
+) -> None:
+    reader = Reader(testbed, "tokens=3 every_ms=1500", stream_options={"include_usage": True})
+    assert submit_of(runner)["deaths"] == 0
+    runner.end()
+    again = submit_of(reload(testbed))
+    assert (again["deaths"], again["suspect"], again["has"]) == (1, True, [])
+    reader.wait_end(30)
+    assert reader.error is None and len(reader.text.split()) == 3
+    (usage,) = [chunk["timing"] for chunk in reader.chunks if chunk.get("usage")]
+    assert usage["resumes"] == 1
+
+
 @pytest.mark.parametrize("refused", ["x_resume", "protocol", "engine"])
 def test_what_may_not_resume_ends_as_before(testbed: GatewayTestbed, refused: str) -> None:
     made = testbed.runner(
