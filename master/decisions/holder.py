@@ -40,7 +40,7 @@ from master.decisions.decide import Decided, Decision, Known, Later, Policy, Sce
 from master.decisions.leasing import asked_back, not_wanted_back
 from master.decisions.observations import Observations
 from master.decisions.pool_view import claim_of, copies_of, pins_of_cards
-from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, remove_silent
+from master.decisions.prune import SETTLE_GRACE_S, SilenceWatch, remove_deleted, remove_silent
 from master.decisions.stand_ins import (
     BROKEN_S,
     Lost,
@@ -171,14 +171,15 @@ class Holder:
         return decision if isinstance(decision, Refusal) else None
 
     def planned(self, log: LogDraft, now: float) -> None:
-        """Do the work that is due: unload idle instances and those on silent nodes, then place lost
-        and requested instances."""
+        """Do the work that is due: unload idle instances and those on silent nodes, remove those of
+        deleted models, then place lost and requested instances."""
         scene = self._scene(log.state, now)
         over = expire_tests(scene.state, scene.observed, self._memory.failed_at, now)
-        silent, idle = remove_silent(scene, self._watch), planner.drain_idle(scene, self._memory)
+        gone = [*remove_silent(scene, self._watch), *remove_deleted(scene, self._memory.failed_at)]
+        idle = planner.drain_idle(scene, self._memory)
         back = stood_down(scene, self._stand_ins)
         wired = self._memory.bare.follow_wired(scene.state, self.view, now)
-        for body in (*silent, *idle, *over, *back, *wired):
+        for body in (*gone, *idle, *over, *back, *wired):
             self._note("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._write(log, body, now)
         for lease, why in self._memory.leases.over(log.state, now).items():

@@ -1,4 +1,5 @@
-"""Instances on silent nodes: kept for a grace period, then given up.
+"""Instances that are given up: those on silent nodes after a grace period, and failed ones of
+deleted models.
 
 Pure. A node is silent while this leader receives neither its card nor its readings. The grace
 period restarts with each term, because a new leader has not received any message yet. A pinned
@@ -9,15 +10,18 @@ another node that has enough memory.)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bus.wire.ids import NodeId
+from bus.wire.ids import InstanceId, NodeId
 from bus.wire.messages.events import InstanceFailed, InstanceRemoved
 from master.decisions.decide import Scene
 from master.decisions.pool_view import living
 from master.pool import pinned_by
 
 SETTLE_GRACE_S = 60.0
+DELETED_S = 30.0
+"""Time that a failed instance of a deleted model is still shown, with the reason."""
 
 
 @dataclass(slots=True)
@@ -53,6 +57,26 @@ def remove_silent(scene: Scene, watch: SilenceWatch) -> list[InstanceRemoved | I
             again = instance.conditions
             events.append(InstanceFailed(instance=name, why=why, place_again=again))
     return events
+
+
+def remove_deleted(scene: Scene, failed_at: Mapping[InstanceId, float]) -> list[InstanceRemoved]:
+    """Return the events that remove failed instances of models that no node has any more. Nothing
+    is removed while the card of a node is unknown, because that node may have the model."""
+    observed, now = scene.observed, scene.now
+    cards = [*observed.living_cards(now).values(), *observed.unheard_cards(now)]
+    nodes = scene.state.nodes.keys() - observed.left_nodes(now)
+    if not cards or nodes - {card.node for card in cards}:
+        return []
+    existing = {model.model for card in cards for model in (*card.models, *card.parts)}
+    return [
+        InstanceRemoved(instance=instance.instance, why="no node has the model any more")
+        for instance in scene.state.instances.values()
+        if instance.status == "failed"
+        and instance.serves
+        and instance.model not in existing
+        and pinned_by(instance, scene.state) is None
+        and now - failed_at.get(instance.instance, now) >= DELETED_S
+    ]
 
 
 def _is_gone(node: NodeId, scene: Scene, watch: SilenceWatch) -> bool:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from bus.replica.state import ClusterState, apply
+from dataclasses import replace
+
+from bus.replica.state import ClusterState, NodeSeat, apply
 from bus.wire.cards import NodeCard
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Conditions, Instance, Shard
@@ -9,8 +11,9 @@ from bus.wire.messages.readings import CardReading, NodeReading
 from master.decisions.decide import Policy, Scene
 from master.decisions.observations import Observations
 from master.decisions.planner import PlannerNotes, wanted_commands
-from master.decisions.prune import SilenceWatch, remove_silent
+from master.decisions.prune import SilenceWatch, remove_deleted, remove_silent
 from tests.harness.drafts import next_event
+from tests.harness.placement_nodes import model as model_card
 
 A, B = NodeId("a"), NodeId("b")
 MODEL = ModelId("m")
@@ -29,6 +32,14 @@ def placed(
     )  # fmt: skip
     body = InstancePlaced(instance=instance)
     return apply(ClusterState(), next_event(ClusterState(), body, term=1, at_s=0.0))
+
+
+def card(node: NodeId, *models: ModelId, at_s: float = 1.0) -> NodeCard:
+    return NodeCard(
+        node=node, name=node, platform="linux", cores=1, memory_bytes=1, backends=(),
+        mlx_version="", shoal_version="", slots=1, announced_at_s=at_s,
+        models=tuple(model_card([1], model=model) for model in models),
+    )  # fmt: skip
 
 
 def hears(view: Observations, node: NodeId, now: float) -> None:
@@ -73,11 +84,7 @@ def test_a_new_holder_gives_the_whole_grace_even_to_those_it_never_heard() -> No
 def test_a_card_alone_is_a_sign_of_life() -> None:
     view, watch = Observations(), SilenceWatch(60.0)
     watch.begin(0.0)
-    card = NodeCard(
-        node=A, name="a", platform="linux", cores=1, memory_bytes=1, backends=(), mlx_version="",
-        shoal_version="", slots=1, announced_at_s=1.0,
-    )  # fmt: skip
-    view.hear(CardReading(card=card), 30.0)
+    view.hear(CardReading(card=card(A)), 30.0)
     assert remove_silent(scene(placed(A), view, 89.0), watch) == []
 
 
@@ -116,3 +123,33 @@ def test_an_unpinned_copy_or_one_with_another_is_left_to_those_who_want_it() -> 
     hears(view, B, 30.0)
     (gone,) = remove_silent(scene(both, view, 60.0), watch)
     assert isinstance(gone, InstanceRemoved)
+
+
+def failed(*, pinned: bool = False) -> ClusterState:
+    body = InstanceFailed(instance=InstanceId("i"), why="its files are gone", place_again=None)
+    before = placed(A, pinned=pinned)
+    return apply(before, next_event(before, body, term=1, at_s=0.0))
+
+
+def test_a_failed_instance_goes_when_no_node_has_its_model_any_more() -> None:
+    view, failed_at = Observations(), {InstanceId("i"): 100.0}
+    view.hear(CardReading(card=card(A)), 100.0)
+    assert remove_deleted(scene(failed(), view, 129.9), failed_at) == []
+    (gone,) = remove_deleted(scene(failed(), view, 130.0), failed_at)
+    assert gone.why == "no node has the model any more"
+    assert remove_deleted(scene(placed(A), view, 130.0), failed_at) == [], "it did not fail"
+    assert remove_deleted(scene(failed(pinned=True), view, 130.0), failed_at) == []
+    assert remove_deleted(scene(failed(), view, 130.0), {}) == [], "a new leader waits"
+
+
+def test_a_failed_instance_stays_while_a_node_may_have_its_model() -> None:
+    view, failed_at = Observations(), {InstanceId("i"): 100.0}
+    assert remove_deleted(scene(failed(), view, 200.0), failed_at) == [], "no card is known"
+    view.hear(CardReading(card=card(A, MODEL)), 190.0)
+    assert remove_deleted(scene(failed(), view, 200.0), failed_at) == []
+    view.hear(CardReading(card=card(A, at_s=2.0)), 200.0)
+    known = scene(failed(), view, 201.0)
+    nodes = {node: NodeSeat(node=node, name=node) for node in (A, B)}
+    two = replace(known, state=known.state.model_copy(update={"nodes": nodes}))
+    assert remove_deleted(two, failed_at) == [], "b's card is unknown"
+    assert remove_deleted(known, failed_at)
