@@ -209,7 +209,7 @@ bench-cluster: $(READY)
 	$(BIN)/python -m tests.bench.placement
 
 prove-soak: $(READY)
-	$(PROVE) tests/processes/test_soak.py
+	$(PROVE) tests/processes/test_soak.py tests/processes/test_drafted_day.py
 
 prove-latency: $(READY)
 	$(BIN)/python -m tests.bench.latency

@@ -157,7 +157,7 @@ class Day:
 def resident(node: Node) -> dict[str, int]:
     found: dict[str, int] = {}
     for process in node.all_processes():
-        found[f"{' '.join(process.cmdline())[-40:]} {process.pid}"] = (
+        found[f"{' '.join(process.cmdline()).strip()[-40:]} {process.pid}"] = (
             psutil.Process(process.pid).memory_info().rss
         )
     return found
