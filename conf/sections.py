@@ -138,6 +138,7 @@ class RunnerSettings(BaseModel):
     kv_disk_bytes: int = Field(ge=0)
     kv_disk_min_tokens: int = Field(ge=128, le=1_000_000)
     kv_disk_hours: float = Field(gt=0.0, le=8760.0)
+    kv_moves: bool
     metal_fast_synch: Literal["card", "on", "off"]
     speculate: Literal["auto", "off", "ngram", "grammar", "draft_model"]
     llama_server: WholePath

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bus.models.kv_files import KvLimits, kv_root
+from bus.models.kv import KvLimits, kv_root
 from bus.process.installation import ENVIRONMENTS, environment_in
 from bus.wire.errors import ConfigError
 from bus.wire.messages.control import GroupSpec, RunnerSpec
@@ -194,6 +194,7 @@ def main() -> int:
         most_bytes=settings.runner.kv_disk_bytes,
         least_tokens=settings.runner.kv_disk_min_tokens,
         unused_s=3600 * settings.runner.kv_disk_hours,
+        moves=settings.runner.kv_moves,
     )
     load = partial(
         load_engine,

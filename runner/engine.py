@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NewType, Protocol
 
-from bus.models.kv_runs import DiskRun, PrefixDisk
+from bus.models.kv import DiskRun, PrefixDisk
 from bus.wire.array_frames import ArrayFrame
 from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Sampling

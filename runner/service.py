@@ -28,6 +28,7 @@ from bus.service import Shell, own_stacks_content, run_service
 from bus.wire.codec import decode
 from bus.wire.errors import BadMessage, FailReason
 from bus.wire.ids import NodeId, RequestId
+from bus.wire.kv import RunSought
 from bus.wire.messages.control import (
     FAST_SYNCH,
     AskRunner,
@@ -130,9 +131,11 @@ class RunnerService:
                 self._log.error("the worker refused this runner", why=message.message)
                 self.leave(lifecycle.SLOT_REFUSED, "model_unavailable", message.message)
             case AskRunner():
-                self._tell(self._report())
+                self.tell(self._report())
             case CancelRow():
                 self._cancel(message)
+            case RunSought() if isinstance(self._role, ServingRole):
+                self._role.sought(message)
             case _:
                 self._log.warning(
                     "ignored an unknown message from the worker", kind=type(message).__name__
@@ -146,7 +149,7 @@ class RunnerService:
         self._log.info(
             "ending a request at the worker's request", request=command.request, found=is_repeat
         )
-        self._tell(RowCancelled(slot=command.slot, request=command.request, found=is_repeat))
+        self.tell(RowCancelled(slot=command.slot, request=command.request, found=is_repeat))
 
     def _become(self, spec: RunnerSpec) -> None:
         if self._spec is not None:
@@ -199,7 +202,7 @@ class RunnerService:
         since = self._since if self.phase in ("loading", "warming") else None
         if self._loading.spent_s(now, since) > spec.load_deadline_s:
             what = f"not ready within {spec.load_deadline_s:g} s"
-            self._tell(self._report(hangs=what))
+            self.tell(self._report(hangs=what))
             self.leave(lifecycle.LOAD_FAILED, "model_unavailable", what)
             return
         if self.phase == "draining" and self._drain is not None:
@@ -256,7 +259,7 @@ class RunnerService:
         if self.exit_code or self._message:
             return
         if code in lifecycle.TELL_STACKS:
-            self._tell(self._report(hangs=message))
+            self.tell(self._report(hangs=message))
         self.exit_code, self._message = code, message
         self.phase = "ended"
         self._recorder.note(wall(), "shutdown_cleanup", exit_code=code, message=message)
@@ -266,7 +269,7 @@ class RunnerService:
             self._role.entered("ended")
             self._role.fail_all(reason, message)
         self._say_hello()
-        self._tell(
+        self.tell(
             SlotEnded(
                 slot=self._slot,
                 boot=speaker.boot,
@@ -290,14 +293,14 @@ class RunnerService:
                 self._role.entered(phase)
             self._say_hello()
 
-    def _tell(self, message: Message) -> None:
+    def tell(self, message: Message) -> None:
         self._worker.send(self._client.write(message))
 
     def _say_hello(self) -> None:
         spec, role, speaker = self._spec, self._role, self._shell.speaker
         status = role.status if role else EngineStatus()
         progress = status.progress
-        self._tell(
+        self.tell(
             SlotHello(
                 slot=self._slot,
                 pid=os.getpid(),

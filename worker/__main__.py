@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from bus.models.kv_files import KvLimits, kv_root
+from bus.models.kv import KvLimits, kv_root
 from bus.models.tasks import ENGINES_FILE
 from bus.process.installation import ENVIRONMENTS
 from bus.process.supervisor import Supervisor
@@ -30,7 +30,7 @@ from worker.transfer.thread import WeightsSettings
 NOT_IN_SPECS = {
     *("blas", "blas_threads", "parity", "constrain_tools"),
     *("group_connect_s", "spare", "kv", "metal_fast_synch", "llama_server", "speculate"),
-    *("kv_disk_bytes", "kv_disk_min_tokens", "kv_disk_hours"),
+    *("kv_disk_bytes", "kv_disk_min_tokens", "kv_disk_hours", "kv_moves"),
 }
 """Runner settings that a `RunnerSpec` does not contain."""
 MEASURE_AGAIN = (sys.executable, "-P", "-m", "conf.blas")
@@ -94,6 +94,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
             most_bytes=runner.kv_disk_bytes,
             least_tokens=runner.kv_disk_min_tokens,
             unused_s=3600 * runner.kv_disk_hours,
+            moves=runner.kv_moves,
         ),
     )
 

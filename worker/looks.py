@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from time import monotonic
 
-from bus.models.kv_files import KvLimits, delete_gone, evict
+from bus.models.kv import KvLimits, delete_gone, evict
 from bus.process.logs import Log
 from bus.wire.cards import PassedOver
 from bus.wire.ids import ModelId

@@ -14,7 +14,7 @@ from typing import Any
 
 from bus.client import BusClient
 from bus.links.transport import Link
-from bus.models.kv_files import KvLimits
+from bus.models.kv import KvLimits
 from bus.process.clock import wall
 from bus.process.identity import new_boot
 from bus.process.supervisor import Supervisor
@@ -22,6 +22,7 @@ from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.codec import Envelope
+from bus.wire.kv import SeekRun
 from bus.wire.messages.events import NodeJoined
 from bus.wire.messages.gateways import AskSearch, ChangePull
 from bus.wire.messages.readings import CardReading, NodeReading, RunnerReading
@@ -48,6 +49,7 @@ from worker.slots.control import SlotControl
 from worker.slots.executor import Executor
 from worker.slots.processes import SlotProcesses
 from worker.transfer.downloads import Downloads
+from worker.transfer.kv_moves import KvMoves
 from worker.transfer.thread import WeightsSettings
 from worker.verifying import Verifications
 
@@ -202,6 +204,16 @@ class Worker:
             downloads=self._downloads,
         )
         self._searches = Searches(executor.send, offline=settings.pulls.offline)
+        self._kv_moves = None
+        if settings.kv_files is not None:
+            self._kv_moves = KvMoves(
+                client,
+                self._downloads,
+                settings.kv_files,
+                lambda: {node: reading for node, (reading, _) in seen.links.items()},
+                self._models,
+                executor.send,
+            )
 
         def change_pull(question: ChangePull, asker: bytes) -> None:
             self._pulls.changes.ask(question, partial(executor.send, asker))
@@ -210,6 +222,8 @@ class Worker:
             AskSearch: self._searches.ask,
             ChangePull: change_pull,
         }
+        if self._kv_moves is not None:
+            others[SeekRun] = self._kv_moves.seek
         return SlotControl(executor, self._inventory, settings.timing, self._notes, others)
 
     # --- who we are ---
@@ -348,6 +362,8 @@ class Worker:
         self._downloads.tick(now)
         self._pulls.tick(now)
         self._searches.tick()
+        if self._kv_moves is not None:
+            self._kv_moves.tick(now)
         self._verifications.tick(now)
         self._evictions.tick(now)
         self._look(now)

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from bus.wire import accelerators, pool
 from bus.wire.errors import BadMessage, first_problem
 from bus.wire.ids import Boot, NodeId
+from bus.wire.kv import moves as kv_moves
 from bus.wire.messages import (
     collectives,
     commands,
@@ -72,6 +73,7 @@ def _kinds() -> dict[str, type[Message]]:
         control,
         events,
         gateways,
+        kv_moves,
         peers,
         pool,
         readings,

@@ -73,14 +73,18 @@ class RunnerMetrics(Collector):
 
 
 def _disk_counters(names: Sequence[str]) -> tuple[CounterMetricFamily, ...]:
-    """Return counters of the prefixes on disk, in the order of `_disk_counts`."""
+    """Return counters of KV on disk and from other nodes, in the order of `_disk_counts`."""
     return tuple(
-        CounterMetricFamily(f"shoal_kv_disk_{name}", help_text, labels=names)
+        CounterMetricFamily(f"shoal_kv_{name}", help_text, labels=names)
         for name, help_text in (
-            ("hits", "Prompts that started from KV on disk."),
-            ("hit_tokens", "Prompt tokens taken from KV on disk."),
-            ("read_bytes", "Bytes of KV read from disk."),
-            ("written_bytes", "Bytes of KV written to disk."),
+            ("disk_hits", "Prompts that started from KV on disk."),
+            ("disk_hit_tokens", "Prompt tokens taken from KV on disk."),
+            ("disk_read_bytes", "Bytes of KV read from disk."),
+            ("disk_written_bytes", "Bytes of KV written to disk."),
+            ("moved_runs", "Runs of KV copied from other nodes."),
+            ("moved_bytes", "Bytes of KV copied from other nodes."),
+            ("moves_dearer", "Runs of KV not copied, because computing was expected to be faster."),
+            ("moves_failed", "Copies of KV from other nodes that failed."),
         )
     )
 
@@ -91,6 +95,10 @@ def _disk_counts(runner: RunnerReading) -> tuple[int, ...]:
         runner.kv_disk_hit_tokens,
         runner.kv_disk_read_bytes,
         runner.kv_disk_written_bytes,
+        runner.kv_moved_runs,
+        runner.kv_moved_bytes,
+        runner.kv_moves_dearer,
+        runner.kv_moves_failed,
     )
 
 

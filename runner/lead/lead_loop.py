@@ -9,11 +9,11 @@ loop waits on an event when there is no work.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bus.models.kv_runs import DiskReport
+from bus.models.kv import DiskReport, KvKey, RunQuestion
 from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
 from runner.engine import (
@@ -55,7 +55,8 @@ class LeadLoop:
     and `scheduler` are None until the engine is loaded. The main thread uses the scheduler only
     with the lock held (`scheduling`). Only this thread writes `status`. `spans` records what this
     rank does for traced requests, in a group. `say` is called with what an operator should know
-    about the prefixes on disk.
+    about the prefixes on disk, by any thread. `seek` is called with questions to other nodes about
+    prefixes; None: they are not asked.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class LeadLoop:
         self.status = EngineStatus()
         self.spans: RankRecorder | None = None
         self.say: Callable[[str], None] = lambda _text: None
+        self.seek: Callable[[RunQuestion, KvKey], None] | None = None
 
     # --- the main thread -------------------------------------------------------------------
 
@@ -123,6 +125,8 @@ class LeadLoop:
         self.status.memory = engine.memory()
         if engine.disk is not None:
             engine.disk.wake, engine.disk.say = self._reported, self.say
+        if engine.disk is not None and self.scheduler.disk is not None:
+            self.scheduler.disk.seeks.is_on = engine.disk.moves and self.seek is not None
 
     def run(self) -> None:
         """Compute what the scheduler plans until `stop`, then close the engine."""
@@ -204,11 +208,21 @@ class LeadLoop:
             events = scheduler.advance(now)
             plan, more = scheduler.plan(now)
             unread = scheduler.unread
-            busy = index is not None and (index.open_orders or index.reads)
+            busy = index is not None and (index.open_orders or index.reads or index.seeks.open)
             orders = index.orders(now) if index is not None and busy else ()
+            questions = index.seeks.take_questions() if index is not None and busy else ()
         if orders and (files := engine.disk) is not None:
             files.submit(orders)
+        if questions:
+            self._ask(engine, questions)
         return plan, [*events, *more], unread
+
+    def _ask(self, engine: Engine, questions: Sequence[RunQuestion]) -> None:
+        """Ask other nodes for prefixes."""
+        for question in questions:
+            key = None if engine.disk is None else engine.disk.keys.get(question.adapter)
+            if self.seek is not None and key is not None:
+                self.seek(question, key)
 
     def _look(self, engine: Engine, scheduler: Scheduler) -> None:
         """Pass this rank's memory measurement to the scheduler, if one is due."""

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from bus.models.kv_files import KvLimits
+from bus.models.kv import KvLimits
 from bus.process.memory import give_back, hold
 from bus.wire.ids import TokenId
 from bus.wire.kv import KvKind

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from bus.models.kv import KvKey, RunNews, RunQuestion
+from bus.wire.kv import RunSought, SeekRun
 from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from runner.engine import Engine, EngineFacts, MemoryLook
@@ -41,6 +43,8 @@ class LeadRole(ServingRole):
             lambda news: reactor.call(partial(self._stepped, news)),
             MemoryWatch(spec.memory_limit_bytes),
         )
+        self._loop.say = lambda text: reactor.call(partial(self._log.warning, text))
+        self._loop.seek = lambda question, key: reactor.call(partial(self._seek, question, key))
         super().__init__(parts, self._loop)
         if self._channel is not None:
             self._channel.on_memory = self._measured
@@ -93,6 +97,32 @@ class LeadRole(ServingRole):
         if text.trace is not None:
             step, tell = self.status.steps_done, partial(self._server.send, text.request.peer)
             self._others.ask_spans(text.request.request_id, step, tell)
+
+    def _seek(self, question: RunQuestion, key: KvKey) -> None:
+        """Have the worker ask other nodes for KV of a prompt."""
+        self._host.tell(
+            SeekRun(
+                model=self._spec.model,
+                prompt=question.name,
+                adapter=question.adapter,
+                folder=key.folder,
+                how=key.how,
+                tokens=question.tokens,
+                have=question.have,
+                hashes=question.hashes,
+                saves_s=question.saves_s,
+                read_bytes_per_s=question.read_bytes_per_s,
+            )
+        )
+
+    def sought(self, answer: RunSought) -> None:
+        """Pass the worker's answer about KV on other nodes to the scheduler."""
+        if self._loop.scheduler is None:
+            return
+        news = RunNews(answer.prompt, answer.what, answer.wait_s, answer.size_bytes)
+        with self._loop.scheduling() as scheduler:
+            if scheduler.disk is not None:
+                scheduler.disk.take_news(news, self._reactor.now())
 
     # --- from the engine's thread ----------------------------------------------------------
 

@@ -102,4 +102,8 @@ class RunnerMeter:
             kv_disk_hit_tokens=load.disk.hit_tokens,
             kv_disk_read_bytes=load.disk.read_bytes,
             kv_disk_written_bytes=load.disk.written_bytes,
+            kv_moved_runs=load.disk.moves.runs,
+            kv_moved_bytes=load.disk.moves.bytes,
+            kv_moves_dearer=load.disk.moves.dearer,
+            kv_moves_failed=load.disk.moves.failed,
         )

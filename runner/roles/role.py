@@ -21,11 +21,13 @@ from bus.service import Shell, place_of
 from bus.wire.errors import FailReason
 from bus.wire.ids import RequestId
 from bus.wire.instances import Phase
+from bus.wire.kv import RunSought
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import GroupSpec, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import Speculate
 from bus.wire.messages.tokens import Cancel
+from bus.wire.messages.wire import Message
 from runner import lifecycle
 from runner.embedding import Embedder, EngineTokenizer, InputsReader
 from runner.engine import (
@@ -99,6 +101,10 @@ class RoleHost(Protocol):
 
     def leave(self, code: int, reason: FailReason, message: str) -> None:
         """End the process soon, with a code of `runner.lifecycle`; the first call decides."""
+        ...
+
+    def tell(self, message: Message) -> None:
+        """Send a message to the worker of this node."""
         ...
 
 
@@ -297,6 +303,8 @@ class ServingRole(Role):
             return False
         self._server.act_on(NO_PEER, Cancel(request_id, "client"), self._reactor.now())
         return True
+
+    def sought(self, answer: RunSought) -> None: ...
 
     def entered(self, phase: Phase) -> None:
         """Accept or refuse requests according to the phase."""

@@ -27,11 +27,12 @@ def waits_for_disk(table: RowTable, open_plan: OpenPlan, row: Row, have: int) ->
 
     def prefill_s(length: int) -> float:
         """Return the expected seconds of computing the tokens from `have` to `length`."""
-        if not will_keep(table, length):
+        if length <= have or not will_keep(table, length):
             return 0.0
         return table.costs.prefill_s(GroupSize(length - have, (length + have) // 2))
 
-    return table.disk.waits(row.chain(), have, prefill_s, open_plan.now)
+    adapter = row.prepared.request.adapter or ""
+    return table.disk.waits(row.chain(), have, prefill_s, open_plan.now, adapter)
 
 
 def restore(table: RowTable, open_plan: OpenPlan, row: Row, have: int) -> PrefixMatch | None:

@@ -17,7 +17,7 @@ standing. Its rows are removed without an end event.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId, TokenId
@@ -306,7 +306,7 @@ class Scheduler:
             preemptions=table.preemptions,
             memory_ends=table.pressure.ended,
             row_s=table.costs.row_s,
-            disk=DiskFigures() if table.disk is None else replace(table.disk.figures),
+            disk=DiskFigures() if table.disk is None else table.disk.counts(),
         )
 
     def validate_state(self) -> None:

@@ -23,10 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from bus.models.kv_files import KvLimits
-from bus.models.kv_runs import DiskRun
+from bus.models.kv import DiskRun, KvKey, KvLimits, StoredPart
 from runner.engine import EntryId
-from runner.mlx.kv.run_file import StoredPart
 from runner.mlx.kv.run_files import RunFiles
 from tests.bench.models import random_qwen3
 from tests.harness.nodes import Node, eventually, kill
@@ -145,7 +143,7 @@ def beside_writing(node: Node, rounds: int) -> None:
     gaps: dict[bool, list[float]] = {False: [], True: []}
     with tempfile.TemporaryDirectory() as folder:
         limits = KvLimits(Path(folder) / "kv", 1 << 30, 64, 3600.0)
-        files = RunFiles(limits, "beside", {"": "key"})
+        files = RunFiles(limits, "beside", {"": KvKey("key", "how")})
         salt = 0
         decode_gaps(node, 100)
         for number in range(2 * rounds):

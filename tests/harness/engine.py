@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from bus.models.kv_runs import PrefixDisk
+from bus.models.kv import PrefixDisk
 from bus.wire.ids import TokenId
 from runner.engine import (
     EngineFacts,

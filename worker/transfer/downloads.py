@@ -87,13 +87,14 @@ class _Readings:
 
 class Downloads:
     """The worker's interface to the weights thread: it fetches this node's models from other nodes,
-    and serves them. `now` of the loop is passed in."""
+    and serves them. `now` of the loop is passed in. `thread` and `sources` are also used by the
+    copies of KV."""
 
     def __init__(self, client: BusClient, settings: WeightsSettings) -> None:
         self._reactor = client.reactor
         link = link_maker(client.security, client.speaker, client.traffic)
-        self._thread = WeightsThread(settings, client.speaker, client.log, link=link)
-        self._sources = Sources(client.speaker.node)
+        self.thread = WeightsThread(settings, client.speaker, client.log, link=link)
+        self.sources = Sources(client.speaker.node)
         self._attempts: dict[ModelId, _Attempt] = {}
         self._held: set[ModelId] = set()
         self._count = 0
@@ -106,13 +107,13 @@ class Downloads:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Return the addresses of the store; none if this node serves no weights."""
-        return self._thread.addresses
+        return self.thread.addresses
 
     def elsewhere(self, now: float) -> WeightsElsewhere:
         """Return the model cards of other nodes, and the state of each fetch."""
         news = self._news()
         return WeightsElsewhere(
-            cards=self._sources.living(now),
+            cards=self.sources.living(now),
             has_heard=now - self._began_at >= HEARING_S,
             fetches={
                 model: attempt.unreadable or (news[model].refusal if model in news else None)
@@ -123,11 +124,11 @@ class Downloads:
         )
 
     def givers(self, model: ModelId, now: float) -> tuple[NodeId, ...]:
-        return tuple(sorted({store.node for store in self._sources.stores_with(model, now)}))
+        return tuple(sorted({store.node for store in self.sources.stores_with(model, now)}))
 
     def stores(self, now: float) -> frozenset[NodeId]:
         """Return the nodes that keep everything."""
-        return self._sources.keeping_all(now)
+        return self.sources.keeping_all(now)
 
     def hold(self, model: ModelId, now: float) -> None:
         """Fetch a whole model although no slot waits for it. The fetch is kept until `let_go`."""
@@ -163,7 +164,7 @@ class Downloads:
         if news is not None and refusal is not None:
             update = {"phase": "failed", "message": refusal.message}
             self._readings.keep(news.reading.model_copy(update=update))
-        self._thread.cancel(model)
+        self.thread.cancel(model)
 
     def looked(self, here: LocalModels, came: Collection[ModelId]) -> None:
         """Record a scan of the disk. Whole models may be served to others; each model in `came`,
@@ -182,7 +183,7 @@ class Downloads:
         }
         if offered != self._offered:
             self._offered = offered
-            self._thread.offers(offered)
+            self.thread.offers(offered)
 
     def tick(self, now: float) -> None:
         """Add sources and publish the progress of each attempt."""
@@ -192,7 +193,7 @@ class Downloads:
 
     def close(self) -> None:
         """End the weights thread. Partial files stay on the disk for a later attempt."""
-        self._thread.close()
+        self.thread.close()
 
     def _want(self, model: ModelId, now: float) -> None:
         attempt, reading = self._attempts[model], self.reading_of(model)
@@ -200,15 +201,15 @@ class Downloads:
         if done_bytes != attempt.done_bytes:
             attempt.done_bytes, attempt.moved_at = done_bytes, now
         preferred = now - attempt.moved_at < PREFER_S
-        sources = self._sources.stores_with(model, now, preferred=preferred)
-        self._thread.want(Wanted(model, attempt.number, sources, attempt.layers))
+        sources = self.sources.stores_with(model, now, preferred=preferred)
+        self.thread.want(Wanted(model, attempt.number, sources, attempt.layers))
 
     def _news(self) -> dict[ModelId, DownloadNews]:
         """Return the news of present attempts only, because the thread may still report a cancelled
         one for a moment."""
         return {
             model: news
-            for model, news in self._thread.news().items()
+            for model, news in self.thread.news().items()
             if model in self._attempts and self._attempts[model].number == news.attempt
         }
 
@@ -222,6 +223,6 @@ class Downloads:
 
     def _take_reading(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, CardReading):
-            self._sources.take_card(envelope.message.card, self._reactor.now())
+            self.sources.take_card(envelope.message.card, self._reactor.now())
         elif isinstance(envelope.message, StorageReading):
-            self._sources.take_storage(envelope.message, self._reactor.now())
+            self.sources.take_storage(envelope.message, self._reactor.now())

@@ -9,11 +9,11 @@ of its pieces. An answer that cannot be sent at once is dropped: the client asks
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from bus.links.reactor import Reactor
 from bus.links.transport import Frames, Link
@@ -37,7 +37,7 @@ from worker.transfer.disk_thread import DiskThread
 from worker.transfer.downloader import Pack
 from worker.transfer.rate_limit import RateLimit
 
-MAX_ASK_BYTES = 4_096
+MAX_ASK_BYTES = 40 << 10
 MAX_OPEN = 16
 """The most pieces that one asker may wait for at a time. Downloads ask for fewer."""
 SLICE = 4
@@ -53,6 +53,31 @@ class Shown:
 
     manifest: Manifest
     held: Mapping[str, Held]
+
+
+class Readable(Protocol):
+    """A file that other nodes may read in pieces."""
+
+    @property
+    def real(self) -> Path: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes from `offset` on. Raises OSError, FileChanged."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The store's other services: `files` by digest, and answers to other questions by their type.
+    The function of a question gets the asker and the question."""
+
+    files: dict[str, Readable] = field(default_factory=dict[str, Readable])
+    answers: dict[type[Message], Callable[[bytes, Any], None]] = field(
+        default_factory=dict[type[Message], Callable[[bytes, Any], None]]
+    )
 
 
 @dataclass(slots=True)
@@ -77,7 +102,9 @@ class Store:
         log: Log,
         *,
         bytes_per_s: float = 0.0,
+        beside: Beside | None = None,
     ) -> None:
+        self._beside = Beside() if beside is None else beside
         self._reactor = reactor
         self._link = link
         self._pack = pack
@@ -122,13 +149,16 @@ class Store:
                 self._show(asker, model)
             case AskPiece():
                 self._queue(asker, message)
+            case _ if type(message) in self._beside.answers:
+                self._beside.answers[type(message)](asker, message)
             case _:
                 self._log.debug(
                     "the store ignored a message that is no request for weights",
                     kind=type(message).__name__,
                 )
 
-    def _send(self, asker: bytes, message: Message, *content: bytes) -> None:
+    def send(self, asker: bytes, message: Message, *content: bytes) -> None:
+        """Send an answer; it is dropped if the asker reads too slowly."""
         self._link.send(asker, self._pack(message), *content)
 
     # --- manifests ---
@@ -137,7 +167,7 @@ class Store:
         folder = self._models.get(model)
         if folder is None:
             text = f"{model} is not on this node's disk"
-            self._send(asker, WeightsRefused(reason="unknown_model", message=text, model=model))
+            self.send(asker, WeightsRefused(reason="unknown_model", message=text, model=model))
             return
         try:
             held = held_files(folder)
@@ -147,7 +177,7 @@ class Store:
         by_path = {file.path: file for file in held}
         for shown in self._shown.values():
             if shown.manifest.model == model and shown.held == by_path:
-                self._send(asker, shown.manifest)
+                self.send(asker, shown.manifest)
                 return
         hashing = self._hashing.get(model)
         if hashing is None:
@@ -179,7 +209,7 @@ class Store:
             held = {file.path: file for file in hashing.held}
             self._shown[manifest.digest] = Shown(manifest, held)
         for asker in hashing.waiting:
-            self._send(asker, manifest)
+            self.send(asker, manifest)
 
     def _tell_waiting(self) -> None:
         for model, hashing in self._hashing.items():
@@ -188,12 +218,12 @@ class Store:
 
     def _pending(self, asker: bytes, model: ModelId, hashing: _Hashing) -> None:
         done, total = hashing.done_bytes, sum(file.size_bytes for file in hashing.held)
-        self._send(asker, ManifestPending(model=model, done_bytes=done, total_bytes=total))
+        self.send(asker, ManifestPending(model=model, done_bytes=done, total_bytes=total))
 
     def _cannot_read(self, asker: bytes, model: ModelId, error: Exception) -> None:
         self._log.warning("cannot read a model for another node", model=model, error=str(error))
         text = f"cannot read {model}: {type(error).__name__}"
-        self._send(asker, WeightsRefused(reason="unreadable", message=text, model=model))
+        self.send(asker, WeightsRefused(reason="unreadable", message=text, model=model))
 
     # --- pieces ---
 
@@ -232,11 +262,11 @@ class Store:
         self._read_soon()
 
     def _answer(self, asker: bytes, ask: AskPiece) -> None:
-        shown = self._shown.get(ask.digest)
-        if shown is None:
+        shown, lent = self._shown.get(ask.digest), self._beside.files.get(ask.digest)
+        if shown is None and lent is None:
             self._refuse(asker, ask, "unknown_digest", "this content is no longer here")
             return
-        held = shown.held.get(ask.path)
+        held = lent if shown is None else shown.held.get(ask.path)
         if held is None or ask.offset + ask.length > held.size_bytes:
             self._refuse(asker, ask, "bad_request", "this piece does not exist")
             return
@@ -244,6 +274,7 @@ class Store:
             content = held.read(ask.offset, ask.length)
         except (FileChanged, FileNotFoundError):
             self._shown.pop(ask.digest, None)
+            self._beside.files.pop(ask.digest, None)
             self._refuse(asker, ask, "unknown_digest", f"{ask.path} has changed on the disk")
             return
         except OSError as error:
@@ -251,8 +282,8 @@ class Store:
             self._refuse(asker, ask, "unreadable", f"cannot read {ask.path}: {error.strerror}")
             return
         self._pace.sent(len(content), self._reactor.now())
-        self._send(asker, PieceSent(digest=ask.digest, path=ask.path, offset=ask.offset), content)
+        self.send(asker, PieceSent(digest=ask.digest, path=ask.path, offset=ask.offset), content)
 
     def _refuse(self, asker: bytes, ask: AskPiece, reason: Reason, message: str) -> None:
         where = ask.model_dump(include={"digest", "path", "offset"})
-        self._send(asker, WeightsRefused(reason=reason, message=message, **where))
+        self.send(asker, WeightsRefused(reason=reason, message=message, **where))

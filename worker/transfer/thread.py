@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,12 @@ from bus.process.clock import wall
 from bus.process.logs import Log
 from bus.wire.errors import Exposed, PortTaken
 from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.wire import Message
 from worker.models.file_hashes import Hashes
 from worker.transfer.disk_thread import DiskThread
-from worker.transfer.downloader import Downloader, DownloadNews, OpenLink, Wanted
+from worker.transfer.downloader import Downloader, DownloadNews, OpenLink, Pack, Wanted
 from worker.transfer.staging import sweep
-from worker.transfer.store import Store
+from worker.transfer.store import Beside, Store
 
 BIND_AGAIN_S = 5.0
 HIGH_WATER = 64
@@ -87,6 +88,22 @@ def link_maker(
 open_link = link_maker(None)
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadParts:
+    """The parts of the weights thread that other services use. `beside` adds services to the store,
+    and `send` answers its askers. `models`: the models that are served, with their folders."""
+
+    reactor: PollReactor
+    link: OpenLink
+    pack: Pack
+    hashing: DiskThread
+    hashes: Hashes
+    beside: Beside
+    send: Callable[[bytes, Message], None]
+    models: Callable[[], Mapping[ModelId, Path]]
+    bytes_per_s: float
+
+
 class WeightsThread:
     """The thread that fetches and serves weights. The constructor starts it. Every method may be
     called from the worker's thread."""
@@ -107,6 +124,9 @@ class WeightsThread:
             self._reactor, link, self._pack, self._disk, settings.models, log
         )
         self._store: Store | None = None
+        self._beside = Beside()
+        self.on_close: list[Callable[[], None]] = []
+        """Called by `close` when the loop has ended, to close the sockets of other services."""
         self._models: Mapping[ModelId, Path] = {}
         self._defect = ""
         self._trouble = ""
@@ -128,6 +148,24 @@ class WeightsThread:
         """Cancel the fetch of a model. If it has ended, drop its result."""
         self._reactor.call(partial(self._fetcher.cancel, model))
 
+    def call(self, action: Callable[[], None]) -> None:
+        """Run `action` in the thread soon."""
+        self._reactor.call(action)
+
+    def parts(self) -> ThreadParts:
+        """Return the parts for another service, which uses them in the thread only (`call`)."""
+        return ThreadParts(
+            self._reactor,
+            self._link,
+            self._pack,
+            self._hashing,
+            self._hashes,
+            self._beside,
+            self._answer,
+            lambda: self._models,
+            self._settings.bytes_per_s,
+        )
+
     def news(self) -> Mapping[ModelId, DownloadNews]:
         """Return the state of each fetch, at most a quarter of a second old. Raises RuntimeError if
         the thread has ended."""
@@ -142,6 +180,8 @@ class WeightsThread:
         self._hashing.close()
         self._disk.close()
         self._fetcher.close()
+        for close in self.on_close:
+            close()
         if self._store is not None:
             self._store.close()
         self._reactor.close()
@@ -158,6 +198,10 @@ class WeightsThread:
         self._models = models
         if self._store is not None:
             self._store.offers(models)
+
+    def _answer(self, asker: bytes, message: Message) -> None:
+        if self._store is not None:
+            self._store.send(asker, message)
 
     def _swept(self, result: object) -> None:
         if isinstance(result, Exception):
@@ -185,6 +229,7 @@ class WeightsThread:
             self._hashes,
             self._log,
             bytes_per_s=self._settings.bytes_per_s,
+            beside=self._beside,
         )
         self._store.offers(self._models)
         self.addresses = self._settings.announce or bound

@@ -126,7 +126,8 @@ class RunnerReading(Message):
     `cache_bytes` (freed but retained), `process_bytes`. `limit_bytes`: its reservation.
     `memory_ends`: rows that ended because memory ran short. `found`: notes on template and
     tokenizer. `row_tokens_per_s`: the measured speed of a row that decodes alone; 0: not measured.
-    `kv_disk_hits`: prompts that started from KV on disk.
+    `kv_disk_hits`: prompts that started from KV on disk. `kv_moved_runs`: runs of KV copied from
+    other nodes; `kv_moves_dearer`: not copied, because computing was expected to be faster.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -171,6 +172,10 @@ class RunnerReading(Message):
     kv_disk_hit_tokens: int = 0
     kv_disk_read_bytes: int = 0
     kv_disk_written_bytes: int = 0
+    kv_moved_runs: int = 0
+    kv_moved_bytes: int = 0
+    kv_moves_dearer: int = 0
+    kv_moves_failed: int = 0
 
 
 class ClassDemand(Message):

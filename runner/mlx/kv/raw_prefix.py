@@ -15,8 +15,8 @@ from typing import Any, cast
 import mlx.core as mx
 import numpy as np
 
+from bus.models.kv import StoredPart
 from runner.mlx.kv.row_kv import RowKV
-from runner.mlx.kv.run_file import StoredPart
 
 TYPES: dict[str, mx.Dtype] = {
     "F32": mx.float32,

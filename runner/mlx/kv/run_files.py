@@ -19,18 +19,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
-from bus.models.kv_files import SUFFIX, KvLimits, evict, make_private, model_folder
-from bus.models.kv_runs import DiskOrder, DiskReport, DiskRun
-from runner.engine import EntryId
-from runner.mlx.kv.run_file import (
+from bus.models.kv import (
     BadRun,
+    DiskOrder,
+    DiskReport,
+    DiskRun,
+    KvKey,
+    KvLimits,
     StoredPart,
     Unwanted,
+    evict,
+    make_private,
+    model_folder,
     read_header,
     read_parts,
+    run_of,
     run_path,
     write_run,
 )
+from runner.engine import EntryId
 
 MOST_QUEUED = 8
 NICENESS = 19
@@ -52,12 +59,13 @@ class RunFiles:
     """The `PrefixDisk` of one model. `keys` maps the empty name and the names of the adapters to
     the keys of their folders: what the KV depends on apart from the tokens."""
 
-    def __init__(self, limits: KvLimits, model: str, keys: Mapping[str, str]) -> None:
+    def __init__(self, limits: KvLimits, model: str, keys: Mapping[str, KvKey]) -> None:
         self.least_tokens = limits.least_tokens
+        self.keys = dict(keys)
+        self.moves = limits.moves
         self.wake: Callable[[], None] = _nothing
         self.say: Callable[[str], None] = _ignored
         self._limits = limits
-        self._keys = dict(keys)
         self._folder = model_folder(limits.root, model)
         self._lock = threading.Lock()
         self._jobs: deque[_Job] = deque()
@@ -66,8 +74,8 @@ class RunFiles:
         self._orders: SimpleQueue[DiskOrder] = SimpleQueue()
         self._reports: deque[DiskReport] = deque()
         self._parts: dict[str, Sequence[StoredPart]] = {}
-        self._runs: dict[str, str] = {}
-        """The adapters of all runs that were reported, by name of the run."""
+        self._runs: dict[str, tuple[str, Path]] = {}
+        """The adapter and the file of all runs that were reported, by name of the run."""
         self._threads: dict[str, threading.Thread] = {}
         self._reported: set[str] = set()
         self._closing = False
@@ -165,15 +173,15 @@ class RunFiles:
 
     def _outcome(self, job: _Job) -> DiskReport:
         """Write a run; return the report."""
-        run, key = job.run, self._keys.get(job.run.adapter)
+        run, key = job.run, self.keys.get(job.run.adapter)
         size = sum(len(part.content) for part in job.parts)
         if key is None or size > self._limits.most_bytes:
             return DiskReport("unsaved", run)
-        path = run_path(self._folder / key, run.name)
+        path = run_path(self._folder / key.folder, run.name)
         try:
             evict(self._limits, room_bytes=size)
             make_private(path.parent, self._limits.root)
-            size = write_run(path, run, key, job.parts, lambda: job.wanted)
+            size = write_run(path, run, key.how, job.parts, lambda: job.wanted)
             evict(self._limits)
         except Unwanted:
             return DiskReport("unsaved", run)
@@ -181,7 +189,7 @@ class RunFiles:
             self._say_once("write", f"the KV of a prompt was not written to disk: {error}")
             return DiskReport("unsaved", run)
         self._reported.discard("write")
-        self._runs[run.name] = run.adapter
+        self._runs[run.name] = run.adapter, path
         return DiskReport("written", DiskRun(run.name, run.seed, run.tokens, run.adapter, size))
 
     def _read_on(self) -> None:
@@ -199,36 +207,37 @@ class RunFiles:
 
     def _look(self) -> None:
         """Report the runs on the disk that are not known yet. Delete damaged files."""
-        for adapter, key in self._keys.items():
+        for adapter, key in self.keys.items():
             try:
-                names = [entry.name for entry in os.scandir(self._folder / key)]
+                paths = [Path(entry.path) for entry in os.scandir(self._folder / key.folder)]
             except OSError:
                 continue
-            for name in (name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)):
-                if name not in self._runs and not self._closing:
-                    run = self._opened(self._folder / key, name, key, with_parts=False)
+            for path in paths:
+                name, _ = run_of(path.name) or ("", "")
+                if name and name not in self._runs and not self._closing:
+                    run = self._opened(path, name, key, with_parts=False)
                     if run is not None:
-                        self._runs[name] = adapter
+                        self._runs[name] = adapter, path
                         self._report(DiskReport("found", run))
 
     def _read(self, name: str) -> None:
-        adapter = self._runs.get(name)
-        key = None if adapter is None else self._keys.get(adapter)
-        began = time.monotonic()
-        run = None if key is None else self._opened(self._folder / key, name, key, with_parts=True)
+        adapter, path = self._runs.get(name, ("", None))
+        key = self.keys.get(adapter)
+        began, run = time.monotonic(), None
+        if key is not None and path is not None:
+            run = self._opened(path, name, key, with_parts=True)
         if run is None:
             self._runs.pop(name, None)
             self._report(DiskReport("lost", DiskRun(name, b"", array("i"))))
             return
         self._report(DiskReport("read", run, time.monotonic() - began))
 
-    def _opened(self, folder: Path, name: str, key: str, *, with_parts: bool) -> DiskRun | None:
+    def _opened(self, path: Path, name: str, key: KvKey, *, with_parts: bool) -> DiskRun | None:
         """Return a run whose file is valid, and keep its arrays if they are wanted. A damaged file
         is deleted; None then, or if there is no file."""
-        path = run_path(folder, name)
         try:
             with path.open("rb") as file:
-                header = read_header(file, name, key)
+                header = read_header(file, name, key.how)
                 if with_parts:
                     parts = read_parts(file, header, lambda: not self._closing)
                     with self._lock:
@@ -248,10 +257,10 @@ class RunFiles:
             return None
 
     def _delete(self, name: str) -> None:
-        key = self._keys.get(self._runs.pop(name, ""), "")
-        if key:
+        _, path = self._runs.pop(name, ("", None))
+        if path is not None:
             with contextlib.suppress(OSError):
-                run_path(self._folder / key, name).unlink()
+                path.unlink()
 
     def _say_once(self, kind: str, text: str) -> None:
         """Log a fault, unless the last of its kind is still present."""

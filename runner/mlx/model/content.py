@@ -2,16 +2,18 @@
 
 Two loads with the same key compute the same KV from the same tokens. The key covers the
 configuration, the header, size and change times of every weights file, how the model is computed,
-and the versions of the libraries.
+and the versions of the libraries. Other nodes share the part that says how (decision 0106).
 """
 
 from __future__ import annotations
 
 import hashlib
+import platform
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+from bus.models.kv import KvKey, files_mark, kv_key
 from bus.wire.kv import KvKind
 from runner.engine import EngineFacts
 from runner.group.lockstep import RankFacts
@@ -19,39 +21,26 @@ from runner.mlx.adapters import AdapterBank
 from runner.mlx.model.capabilities import Capabilities
 from runner.mlx.model.device import on_gpu
 
-HEADER_BYTES = 1 << 20
-
 
 def kv_keys(
     path: Path, precision: str, kind: KvKind, adapters: Mapping[str, str]
-) -> dict[str, str]:
+) -> dict[str, KvKey]:
     """Return the keys of a model's rows, by the name of their adapter (empty: none). `adapters`
     maps names to digests. Without a readable model there are none."""
     try:
-        digests = {"": "", **adapters}
-        return {name: kv_key(path, precision, kind, digest) for name, digest in digests.items()}
+        mark = files_mark(path)
     except OSError:
         return {}
+    digests = {"": "", **adapters}
+    return {name: kv_key(mark, _how(precision, kind, digest)) for name, digest in digests.items()}
 
 
-def kv_key(path: Path, precision: str, kind: KvKind, adapter: str = "") -> str:
-    """Return the key of the KV that the model in `path` computes, 32 hexadecimal digits. `adapter`
-    is the digest of the row's adapter. Raises OSError.
-
-    A file whose status was changed counts as another file. A copy may keep the size and the
-    modification time of the file that it replaces, but not the time of the change.
-    """
-    content = hashlib.blake2b(digest_size=16)
-    content.update((path / "config.json").read_bytes())
-    for file in sorted(path.glob("*.safetensors")):
-        seen = file.stat()
-        marks = (file.name, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
-        content.update(repr(marks).encode())
-        with file.open("rb") as opened:
-            content.update(opened.read(HEADER_BYTES))
-    how = (precision, kind, adapter, on_gpu(), version("mlx"), version("mlx-lm"))
-    content.update(repr(how).encode())
-    return content.hexdigest()
+def _how(precision: str, kind: KvKind, adapter: str) -> str:
+    """Return a hash of the way of computing. `adapter` is the digest of the row's adapter. Nodes
+    with other processors or library versions round in another way, so they share no KV."""
+    machine = (platform.system(), platform.machine(), on_gpu())
+    how = (precision, kind, adapter, machine, version("mlx"), version("mlx-lm"))
+    return hashlib.blake2b(repr(how).encode(), digest_size=16).hexdigest()
 
 
 def rank_facts(

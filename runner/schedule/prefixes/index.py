@@ -15,8 +15,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from bus.models.kv import BLOCK_TOKENS, TokenChain
 from runner.engine import EntryId
-from runner.schedule.prefixes.chain import BLOCK_TOKENS, TokenChain
 
 
 @dataclass(slots=True)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from bus.models.kv_runs import DiskOrder, DiskReport, DiskRun
+from bus.models.kv import BLOCK_TOKENS, DiskOrder, DiskReport, DiskRun, RunNews, TokenChain
 from runner.engine import EntryId
-from runner.schedule.prefixes.chain import BLOCK_TOKENS, TokenChain
 from runner.schedule.prefixes.index import PrefixIndex
+from runner.schedule.prefixes.seeking import MoveFigures, RunSeeks
 
 FIRST_BYTES_PER_S = 1e9
 """Assumed speed of reading before the first file is read. It is high, because a disk that is never
@@ -45,13 +45,14 @@ class DiskMatch:
 @dataclass(slots=True)
 class DiskFigures:
     """Counts so far: rows that started from a run, the tokens of these runs that were used, and the
-    bytes read and written. `runs` are on the disk now."""
+    bytes read and written. `runs` are on the disk now. `moves`: copies from other nodes."""
 
     hits: int = 0
     hit_tokens: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
     runs: int = 0
+    moves: MoveFigures = field(default_factory=MoveFigures)
 
 
 @dataclass(slots=True)
@@ -71,6 +72,7 @@ class DiskIndex:
     block_tokens: int = BLOCK_TOKENS
     bytes_per_s: float = FIRST_BYTES_PER_S
     figures: DiskFigures = field(default_factory=DiskFigures)
+    seeks: RunSeeks = field(init=False)
     _index: PrefixIndex = field(init=False)
     _runs: dict[EntryId, DiskRun] = field(default_factory=dict[EntryId, DiskRun])
     _entries: dict[str, EntryId] = field(default_factory=dict[str, EntryId])
@@ -79,24 +81,39 @@ class DiskIndex:
     reads: dict[str, _Reading] = field(default_factory=dict[str, _Reading])
     _not_before: dict[str, float] = field(default_factory=dict[str, float])
     open_orders: list[DiskOrder] = field(default_factory=list[DiskOrder])
-    _looked_at: float = float("-inf")
+    _look_at: float = float("-inf")
 
     def __post_init__(self) -> None:
         self._index = PrefixIndex(sys.maxsize, 0, block_tokens=self.block_tokens)
+        self.seeks = RunSeeks(self.least_tokens, figures=self.figures.moves)
 
     # --- reading -----------------------------------------------------------------------
 
     def waits(
-        self, chain: TokenChain, have: int, prefill_s: Callable[[int], float], now: float
+        self,
+        chain: TokenChain,
+        have: int,
+        prefill_s: Callable[[int], float],
+        now: float,
+        adapter: str = "",
     ) -> bool:
         """Return whether a row should wait until a run is read, instead of starting with the `have`
         tokens that are kept in memory. Orders the read if that is cheaper: `prefill_s` returns the
-        expected seconds of computing the tokens from `have` up to another length."""
+        expected seconds of computing the tokens from `have` up to another length. Other nodes are
+        asked first, if the files of this disk leave much to compute."""
         match = self._better(chain, have)
+        if match is None and chain.length >= self.least_tokens and now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self.open_orders.append(DiskOrder("look"))
+        there = have if match is None else match.length
+
+        def more_s(length: int) -> float:
+            """Return the expected seconds of computing from `there` to `length`."""
+            return prefill_s(length) - prefill_s(there)
+
+        if self.seeks.waits(chain, adapter, there, more_s, self.bytes_per_s, now):
+            return True
         if match is None:
-            if chain.length >= self.least_tokens and now - self._looked_at >= LOOK_S:
-                self._looked_at = now
-                self.open_orders.append(DiskOrder("look"))
             return False
         name = match.run.name
         reading = self.reads.get(name)
@@ -129,7 +146,10 @@ class DiskIndex:
 
     def wake_at(self) -> float | None:
         """Return the next instant at which a row no longer waits for a run; None: no row does."""
-        return min((r.until for r in self.reads.values() if not r.arrived), default=None)
+        instants = [r.until for r in self.reads.values() if not r.arrived]
+        if (until := self.seeks.wake_at()) is not None:
+            instants.append(until)
+        return min(instants, default=None)
 
     # --- writing -----------------------------------------------------------------------
 
@@ -159,8 +179,18 @@ class DiskIndex:
         for report in reports:
             self._take(report, now)
 
+    def take_news(self, news: RunNews, now: float) -> None:
+        """Record what became of a question to other nodes."""
+        if self.seeks.take(news, now):
+            self.open_orders.append(DiskOrder("look"))
+
+    def counts(self) -> DiskFigures:
+        """Return a copy of the figures."""
+        return replace(self.figures, moves=replace(self.figures.moves))
+
     def orders(self, now: float) -> list[DiskOrder]:
         """Return the orders since the last call. Runs that came too late are given up."""
+        self.seeks.expire(now)
         for name, reading in list(self.reads.items()):
             if now >= reading.until:
                 del self.reads[name]
@@ -183,6 +213,7 @@ class DiskIndex:
                 self._add(run)
             case "found":
                 self._add(run)
+                self.seeks.note_file(now)
             case "read":
                 self._arrived(report, now)
             case "lost":

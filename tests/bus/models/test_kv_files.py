@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.models.kv_files import (
+from bus.models.kv.files import (
     UNFINISHED,
     UNFINISHED_S,
     KvLimits,
@@ -39,7 +39,7 @@ def plant(root: Path, files: list[Planted]) -> None:
     for number, (model, size, age_s) in enumerate(files):
         folder = model_folder(root, model) / "key"
         make_private(folder, root)
-        path = folder / f"run{number}-64.safetensors"
+        path = folder / f"{number:032x}-64.safetensors"
         path.write_bytes(bytes(size))
         os.utime(path, (NOW_S - age_s, NOW_S - age_s))
 
@@ -102,7 +102,7 @@ def test_what_a_dead_writer_left_goes_and_what_is_being_written_stays(tmp_path: 
         path.write_bytes(bytes(90))
         os.utime(path, (NOW_S - age_s, NOW_S - age_s))
     evict(limits(root, 100, 1e6), now_s=NOW_S)
-    assert {file.path.name for file in kv_files(root)} == {"run0-64.safetensors", "alive.part"}
+    assert {file.path.name for file in kv_files(root)} == {f"{0:032x}-64.safetensors", "alive.part"}
 
 
 def test_only_the_user_may_open_the_folders(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bus.models.kv_files import KvLimits, kv_files
+from bus.models.kv import KvLimits, kv_files
 from bus.process.clock import now as clock_now
 from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.kv import KvKind

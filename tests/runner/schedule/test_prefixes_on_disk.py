@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.models.kv_runs import DiskOrder, DiskReport, DiskRun
+from bus.models.kv import DiskOrder, DiskReport, DiskRun
 from bus.wire.ids import RequestId
 from runner.engine import EntryId, StepPlan
 from runner.schedule import RowFinished, RowKey, ScheduleSettings

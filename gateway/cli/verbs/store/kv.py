@@ -1,4 +1,4 @@
-"""Talks to the disk: `shoal kv ls` and `purge`, for the KV of long prompts (decision 0099).
+"""Talks to the disk: `shoal kv ls` and `purge`, for KV of long prompts (decisions 0099 and 0106).
 
 Runners write and read these files. A runner that finds a file deleted computes the prompt.
 """
@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from bus.models.kv_files import KvFile, kv_files, kv_root
-from bus.models.kv_files import purge as delete_files
+from bus.models.kv import KvFile, kv_files, kv_root
+from bus.models.kv import purge as delete_files
 from bus.process.clock import wall
 from gateway.cli.command import Invocation
 from gateway.cli.output.amounts import size, span
@@ -20,8 +20,8 @@ Model = Annotated[str | None, typer.Argument(metavar="[MODEL]", help="A model; a
 
 
 def ls(invocation: Invocation, model: Model = None) -> None:
-    """List the models of which this node has KV on disk: how many prompts, their tokens and bytes,
-    and when KV was last used."""
+    """List the models of which this node has KV on disk, with the number of prompts, and of copies
+    from other nodes. Also their tokens and bytes, and when KV was last used."""
     settings, output = invocation.settings(), invocation.output
     by_model: dict[str, list[KvFile]] = {}
     for file in kv_files(kv_root(settings.paths.state), model):
@@ -30,6 +30,7 @@ def ls(invocation: Invocation, model: Model = None) -> None:
         {
             "model": name,
             "prompts": sum(not file.unfinished for file in files),
+            "copies": sum(bool(file.origin) for file in files),
             "tokens": sum(file.tokens for file in files),
             "size_bytes": sum(file.size_bytes for file in files),
             "last_used_at_s": max(file.used_at_s for file in files),
@@ -42,19 +43,20 @@ def ls(invocation: Invocation, model: Model = None) -> None:
         (
             row["model"],
             str(row["prompts"]),
+            str(row["copies"]),
             str(row["tokens"]),
             size(int(row["size_bytes"])),
             f"{span(max(0.0, wall() - float(row['last_used_at_s'])))} ago",
         )
         for row in models
     ]
-    output.table(("model", ">prompts", ">tokens", ">size", ">last used"), rows)
+    output.table(("model", ">prompts", ">copies", ">tokens", ">size", ">last used"), rows)
     output.note(f"the limit is {size(limit)} (runner.kv_disk_bytes)" if limit else "it is off")
 
 
 def purge(invocation: Invocation, model: Model = None) -> None:
     """Delete the KV of long prompts from this node's disk, of one model or of all. Runners compute
-    these prompts again."""
+    these prompts again. Other nodes delete their copies of it within a minute."""
     root, output = kv_root(invocation.settings().paths.state), invocation.output
     try:
         count, total = delete_files(root, model)

@@ -12,15 +12,26 @@ from typing import Any
 import pytest
 
 import runner.mlx.kv.run_files as run_files_module
-from bus.models.kv_files import KvLimits, kv_files
-from bus.models.kv_runs import DiskOrder, DiskReport, DiskRun
+from bus.models.kv import (
+    BadRun,
+    DiskOrder,
+    DiskReport,
+    DiskRun,
+    KvKey,
+    KvLimits,
+    StoredPart,
+    kv_files,
+    read_header,
+    read_parts,
+    run_path,
+    write_run,
+)
 from runner.engine import EntryId
-from runner.mlx.kv.run_file import BadRun, StoredPart, read_header, read_parts, run_path, write_run
 from runner.mlx.kv.run_files import RunFiles
 from runner.schedule.prefixes import TokenChain
 from tests.harness.nodes import eventually
 
-KEYS = {"": "k0", "lora": "k1"}
+KEYS = {"": KvKey("f0", "k0"), "lora": KvKey("f1", "k1")}
 
 
 def run_of(length: int = 130, salt: int = 0, seed: bytes = b"", adapter: str = "") -> DiskRun:
@@ -159,7 +170,7 @@ def test_a_damaged_file_is_named_deleted_and_lost(tmp_path: Path) -> None:
     run = run_of(adapter="lora")
     assert site.wrote(run).what == "written"
     (file,) = kv_files(tmp_path / "kv")
-    assert file.path.parent.name == "k1"
+    assert file.path.parent.name == "f1"
     content = bytearray(file.path.read_bytes())
     content[len(content) // 2] ^= 4
     file.path.write_bytes(content)

@@ -4,21 +4,30 @@ The folder `kv` of a node has a folder for each model. Each of these has a folde
 there a file for each run of tokens. The key is a hash of everything except the tokens that the KV
 depends on. Every process of the node may read, write and delete files at any time. A file is
 complete when it gets its name, and readers treat a missing file as a miss. A file's modification
-time is the time of its last use.
+time is the time of its last use. The name of a file that came from another node ends with that node
+(decision 0106).
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from bus.models.kv.runs import KvKey
+
 SUFFIX = ".safetensors"
 UNFINISHED = ".part"
+ORIGIN_MARK = "@"
+HEADER_BYTES = 1 << 20
+_RUN_NAME = re.compile(r"[0-9a-f]{32}-[0-9]{1,8}")
+_NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 UNFINISHED_S = 600.0
 """An unfinished file that was not written to for this time is deleted: its writer has died."""
 MOST_FILES = 4096
@@ -28,24 +37,28 @@ MOST_FILES = 4096
 @dataclass(frozen=True, slots=True)
 class KvLimits:
     """Limits of the folder `root`: its bytes (0: nothing is kept), the seconds after which an
-    unused file is deleted, and the fewest tokens of a run."""
+    unused file is deleted, and the fewest tokens of a run. `moves`: files may be copied from other
+    nodes, and to them."""
 
     root: Path
     most_bytes: int
     least_tokens: int
     unused_s: float
+    moves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class KvFile:
     """One file: its model, the number of tokens in it, its size, and when it was last used
-    (seconds of the wall clock). `tokens` is 0 for an unfinished file."""
+    (seconds of the wall clock). `tokens` is 0 for an unfinished file. `origin`: the node that
+    computed it; empty: this node."""
 
     model: str
     path: Path
     tokens: int
     size_bytes: int
     used_at_s: float
+    origin: str = ""
 
     @property
     def unfinished(self) -> bool:
@@ -60,6 +73,45 @@ def kv_root(state: Path) -> Path:
 def model_folder(root: Path, model: str) -> Path:
     """Return the folder of a model's files. Model ids may contain slashes, folder names may not."""
     return root / quote(model, safe="")
+
+
+def files_mark(path: Path) -> str:
+    """Return a mark of the model's files in the folder `path`: it changes with every change of
+    their content. Raises OSError.
+
+    A file whose status was changed counts as another file. A copy may keep the size and the
+    modification time of the file that it replaces, but not the time of the change.
+    """
+    content = hashlib.blake2b(digest_size=16)
+    content.update((path / "config.json").read_bytes())
+    for file in sorted(path.glob("*.safetensors")):
+        seen = file.stat()
+        marks = (file.name, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
+        content.update(repr(marks).encode())
+        with file.open("rb") as opened:
+            content.update(opened.read(HEADER_BYTES))
+    return content.hexdigest()
+
+
+def kv_key(mark: str, how: str) -> KvKey:
+    """Return the key of KV that the model files with this mark compute in this way."""
+    folder = hashlib.blake2b(f"{mark} {how}".encode(), digest_size=16)
+    return KvKey(folder.hexdigest(), how)
+
+
+def run_path(folder: Path, name: str, origin: str = "") -> Path:
+    """Return the path of the file of the run `name` in the folder of its key. `origin`: the other
+    node that computed it. Raises ValueError if a name cannot be part of a path."""
+    if not _RUN_NAME.fullmatch(name) or (origin and not _NODE_NAME.fullmatch(origin)):
+        raise ValueError(f"not the name of a run of KV: {name[:80]!r} of {origin[:80]!r}")
+    return folder / (f"{name}{ORIGIN_MARK}{origin}{SUFFIX}" if origin else f"{name}{SUFFIX}")
+
+
+def run_of(file_name: str) -> tuple[str, str] | None:
+    """Return the name of the run and its origin (empty: this node) of a file; None if it is no
+    complete file of a run."""
+    name, _, origin = file_name.removesuffix(SUFFIX).partition(ORIGIN_MARK)
+    return (name, origin) if file_name.endswith(SUFFIX) and _RUN_NAME.fullmatch(name) else None
 
 
 def make_private(folder: Path, root: Path) -> None:
@@ -79,9 +131,9 @@ def kv_files(root: Path, model: str | None = None) -> list[KvFile]:
             for path in _entries(key):
                 with contextlib.suppress(OSError):
                     seen = path.stat()
-                    tokens = _tokens_of(path.name)
-                    name = unquote(folder.name)
-                    files.append(KvFile(name, path, tokens, seen.st_size, seen.st_mtime))
+                    name, (run, origin) = unquote(folder.name), run_of(path.name) or ("", "")
+                    tokens = int(run.rpartition("-")[2] or 0)
+                    files.append(KvFile(name, path, tokens, seen.st_size, seen.st_mtime, origin))
     return files
 
 
@@ -133,11 +185,6 @@ def delete_gone(root: Path, models: Sequence[str]) -> int:
 def _entries(folder: Path) -> Iterator[Path]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         yield from [Path(entry.path) for entry in entries]
-
-
-def _tokens_of(name: str) -> int:
-    tokens = name.removesuffix(SUFFIX).rpartition("-")[2]
-    return int(tokens) if name.endswith(SUFFIX) and tokens.isdecimal() else 0
 
 
 def _drop_empty(root: Path) -> None:

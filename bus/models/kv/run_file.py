@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
 
-from bus.models.kv_files import SUFFIX, UNFINISHED
-from bus.models.kv_runs import DiskRun
+from bus.models.kv.files import UNFINISHED
+from bus.models.kv.runs import DiskRun
+from bus.models.kv.token_chain import TokenChain
 
-FORMAT = "shoal-kv-1"
+FORMAT = "shoal-kv-2"
 PIECE_BYTES = 4 << 20
 """So much is written or read between two checks whether the work is still wanted."""
 MOST_HEADER_BYTES = 16 << 20
@@ -63,7 +64,7 @@ class RunHeader:
 
 
 def write_run(
-    path: Path, run: DiskRun, key: str, parts: Sequence[StoredPart], wanted: Callable[[], bool]
+    path: Path, run: DiskRun, how: str, parts: Sequence[StoredPart], wanted: Callable[[], bool]
 ) -> int:
     """Write a run; return the size of its file. Raises OSError, Unwanted; no file is left then.
 
@@ -73,7 +74,7 @@ def write_run(
     unfinished = path.with_name(f"{path.name}.{os.getpid()}{UNFINISHED}")
     tokens = StoredPart("I32", (len(run.tokens),), memoryview(run.tokens.tobytes()))
     named = {TOKENS: tokens} | {f"part.{at}": part for at, part in enumerate(parts)}
-    header = _header(run, key, named)
+    header = _header(run, how, named)
     sums = array("I", [crc32(header)])
     try:
         opened = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -90,9 +91,9 @@ def write_run(
     return size
 
 
-def read_header(file: BufferedReader, name: str, key: str) -> RunHeader:
-    """Return the header of an open file that should have the run `name` for this key. The tokens
-    are read too. Raises OSError, BadRun."""
+def read_header(file: BufferedReader, name: str, how: str) -> RunHeader:
+    """Return the header of an open file that should have the run `name`, computed in this way. The
+    tokens are read too. Raises OSError, BadRun."""
     length = struct.unpack("<Q", _exactly(file, 8))[0]
     if length > MOST_HEADER_BYTES:
         raise BadRun("the file's header is too long")
@@ -102,10 +103,10 @@ def read_header(file: BufferedReader, name: str, key: str) -> RunHeader:
         about = fields.pop("__metadata__")
         tensors = {name: _placed(at) for name, at in fields.items()}
         seed, adapter = bytes.fromhex(about["seed"]), str(about["adapter"])
-        written_for = (about["format"], about["key"], about["name"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        written_for = (about["format"], about["how"], about["name"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadRun(f"the file's header cannot be read ({type(error).__name__})") from error
-    if written_for != (FORMAT, key, name):
+    if written_for != (FORMAT, how, name):
         raise BadRun("the file was written for another model or version")
     _check(tensors)
     size = 8 + length + max(stop for *_, stop in tensors.values())
@@ -147,11 +148,36 @@ def read_parts(
     return parts
 
 
-def _header(run: DiskRun, key: str, parts: Mapping[str, StoredPart]) -> bytes:
+def check_run(path: Path, name: str, how: str, wanted: Callable[[], bool]) -> DiskRun:
+    """Return the run in a file, after its header, its name and all its sums were checked, without
+    holding its arrays in memory. Raises OSError, BadRun, Unwanted."""
+    with path.open("rb") as file:
+        header = read_header(file, name, how)
+        run = header.run
+        if TokenChain(run.tokens, seed=run.seed).run_name(len(run.tokens)) != name:
+            raise BadRun("the file has not the tokens of its name")
+        computed = [header.sum]
+        file.seek(header.starts_at)
+        for tensor, (*_, start, stop) in header.tensors.items():
+            if tensor == SUMS:
+                break
+            total = 0
+            for at in range(start, stop, PIECE_BYTES):
+                if not wanted():
+                    raise Unwanted
+                total = crc32(_exactly(file, min(PIECE_BYTES, stop - at)), total)
+            computed.append(total)
+        start, stop = header.tensors[SUMS][2:]
+        if array("I", _exactly(file, stop - start)).tolist() != computed:
+            raise BadRun("the checksums differ: the file is damaged")
+    return run
+
+
+def _header(run: DiskRun, how: str, parts: Mapping[str, StoredPart]) -> bytes:
     """Return the length and the text of the header."""
     about = {
         "format": FORMAT,
-        "key": key,
+        "how": how,
         "name": run.name,
         "seed": run.seed.hex(),
         "adapter": run.adapter,
@@ -188,7 +214,10 @@ def _check(tensors: Mapping[str, Placed]) -> None:
         if start != expected or stop - start != size or size <= 0:
             raise BadRun("the shapes of the file's tensors contradict each other")
         expected = stop
-    length = tensors[TOKENS][1][0]
+    dtype, shape, *_ = tensors[TOKENS]
+    if dtype != "I32" or len(shape) != 1:
+        raise BadRun("the file's tokens are not a list of numbers")
+    length = shape[0]
     for _dtype, shape, *_ in (tensors[name] for name in names[1:-1]):
         if len(shape) != 4 or shape[0] != 1 or shape[2] != length:
             raise BadRun("the file's arrays do not have one column for each token")
@@ -219,8 +248,3 @@ def _write(file: FileIO, content: memoryview, wanted: Callable[[], bool]) -> int
                 raise Unwanted
             piece = piece[file.write(piece) :]
     return total
-
-
-def run_path(folder: Path, name: str) -> Path:
-    """Return the path of the file of the run `name` in the folder of its key."""
-    return folder / f"{name}{SUFFIX}"

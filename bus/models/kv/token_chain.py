@@ -12,6 +12,9 @@ from hashlib import blake2b
 from bus.wire.messages.requests import GenerationRequest
 
 BLOCK_TOKENS = 64
+SHORT_BYTES = 8
+MOST_BLOCKS = 4096
+"""Blocks of a prompt that are compared with the runs of other nodes: 262,144 tokens."""
 
 
 def kept_apart(request: GenerationRequest) -> bytes:
@@ -19,6 +22,24 @@ def kept_apart(request: GenerationRequest) -> bytes:
     adapter."""
     key = (request.key_id or "").encode()
     return key if request.adapter is None else key + b"\0" + request.adapter.encode()
+
+
+def short_hashes(chain: TokenChain) -> bytes:
+    """Return the beginnings of the hashes of a chain's blocks, `SHORT_BYTES` of each. Other nodes
+    compare them; a runner compares the tokens before it uses KV."""
+    return b"".join(value[:SHORT_BYTES] for value in chain.hashes[:MOST_BLOCKS])
+
+
+def shared_blocks(mine: bytes, theirs: bytes) -> int:
+    """Return how many blocks two texts have in common from their beginning, by their short
+    hashes."""
+    blocks = min(len(mine), len(theirs)) // SHORT_BYTES
+    low, high = 0, blocks
+    while low < high:
+        middle = (low + high + 1) // 2
+        span = slice((middle - 1) * SHORT_BYTES, middle * SHORT_BYTES)
+        low, high = (middle, high) if mine[span] == theirs[span] else (low, middle - 1)
+    return low
 
 
 class TokenChain:

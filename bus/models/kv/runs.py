@@ -12,6 +12,16 @@ from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
+class KvKey:
+    """The dependencies of KV, apart from the tokens. `how`: a hash of the way of computing, equal
+    on all nodes that compute alike. `folder`: a hash of `how` and of the model's files on this
+    disk."""
+
+    folder: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class DiskRun:
     """A prefix on disk: the KV of a run of tokens from the beginning of a text. Prefixes are shared
     only within one `seed` (API key and adapter). `name` identifies seed and tokens; `size_bytes`
@@ -44,12 +54,44 @@ class DiskReport:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class RunQuestion:
+    """The question whether another node has a run that begins a prompt. `name` is the run's name of
+    the whole prompt, which has `tokens` tokens; this runner needs not compute the first `have`.
+    `hashes`: the short hashes of its blocks (`short_hashes`). `saves_s`: the expected seconds of
+    computing from `have` to each of as many equal steps up to the end. `read_bytes_per_s`: the
+    speed of this runner's disk."""
+
+    name: str
+    adapter: str
+    tokens: int
+    have: int
+    hashes: bytes
+    saves_s: tuple[float, ...]
+    read_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunNews:
+    """An answer to the question about the prompt `name`. `coming`: a run is copied, and the row may
+    wait for `wait_s` from now. `moved`: a run of `size_bytes` is on this node's disk. `none`: no
+    node has one. `dearer`: computing is expected to be faster. `failed`: the copy failed."""
+
+    name: str
+    what: Literal["coming", "moved", "none", "dearer", "failed"]
+    wait_s: float = 0.0
+    size_bytes: int = 0
+
+
 class PrefixDisk(Protocol):
     """The prefixes on disk, in files that threads of their own read and write. They call
     `wake` when there is a report, and `say` with what an operator should know. Runs have at least
-    `least_tokens`."""
+    `least_tokens`. `keys`: by adapter, what the KV depends on apart from the tokens. `moves`: runs
+    may be copied from other nodes."""
 
     least_tokens: int
+    keys: dict[str, KvKey]
+    moves: bool
     wake: Callable[[], None]
     say: Callable[[str], None]
 
