@@ -113,7 +113,7 @@ bench: $(READY)
 
 prove: prove-installs prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-resume prove-cluster prove-records prove-secrets prove-parity prove-speculation prove-kv prove-selftest prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-resume prove-installs prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-speculation prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool bench-kv-disk
+.PHONY: prove-resume prove-installs prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-speculation prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool bench-kv-disk bench-kv-moves
 
 # uv, pipx and pip from PyPI, into empty caches: some 400 MB
 prove-installs: $(READY)
@@ -195,6 +195,9 @@ prove-kv: $(READY)
 
 bench-kv-disk: $(READY)
 	$(BIN)/python -m tests.bench.kv_disk
+
+bench-kv-moves: $(READY)
+	$(BIN)/python -m tests.bench.kv_moves
 
 prove-selftest: $(READY)
 	$(PROVE) tests/processes/test_selftest.py

@@ -18,7 +18,9 @@ from bus.links.keyring import new_key, write_keys
 from conf.ports import SPAN
 from tests.harness.network_namespaces import NetworkNamespaces
 from tests.harness.nodes import MODEL, ROOT, TREE, Node, eventually, free_base_port
+from tests.harness.rated_wires import RatedWires
 
+Wires = NetworkNamespaces | RatedWires
 FORM_S = 60.0
 API_KEY = "sk-of-the-test"
 PLACED_BY_TESTS = {"SHOAL_POOL__REPLICAS": "0"} if TREE == ROOT else {}
@@ -28,7 +30,7 @@ PLACED_BY_TESTS = {"SHOAL_POOL__REPLICAS": "0"} if TREE == ROOT else {}
 class Cluster:
     """Nodes in the order in which they were started; the first is every other's seed."""
 
-    def __init__(self, count: int, wires: NetworkNamespaces | None = None, **settings: str) -> None:
+    def __init__(self, count: int, wires: Wires | None = None, **settings: str) -> None:
         self.nodes: list[Node] = []
         self.wires = wires
         self._folder = tempfile.TemporaryDirectory(prefix="shoal-test-key-")
@@ -108,7 +110,7 @@ class Cluster:
             list(pool.map(lambda node: node.close(), self.nodes))
         self._folder.cleanup()
 
-    def _remote(self, node: Node, wires: NetworkNamespaces) -> str:
+    def _remote(self, node: Node, wires: Wires) -> str:
         """Put the next node on its own machine, with the key that takes; its address."""
         number, key_file = len(self.nodes), Path(self._folder.name) / "cluster-key"
         if not key_file.exists():
@@ -158,9 +160,7 @@ def _is_free(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def running_cluster(
-    count: int, wires: NetworkNamespaces | None = None, **settings: str
-) -> Iterator[Cluster]:
+def running_cluster(count: int, wires: Wires | None = None, **settings: str) -> Iterator[Cluster]:
     """A cluster that has formed, for as long as the block lasts."""
     cluster = Cluster(count, wires, **settings)
     try:
