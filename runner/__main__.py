@@ -17,7 +17,7 @@ from bus.models.kv import KvLimits, kv_root
 from bus.process.installation import ENVIRONMENTS, environment_in
 from bus.wire.errors import ConfigError
 from bus.wire.messages.control import GroupSpec, RunnerSpec
-from bus.wire.messages.requests import Speculate
+from bus.wire.messages.requests import DraftWeights, Speculate
 from conf.blas import usable_cores
 from conf.paths import llama_server
 from conf.settings import load_settings
@@ -77,9 +77,18 @@ def load_engine(
         rank_context=context,
         threads=shared_threads(busy_runners, usable_cores()) if busy_runners else None,
         drafts=(spec.speculate or speculate) != "off" or bool(draft and draft.path),
-        draft_path=Path(draft.path) if draft is not None and draft.path else None,
+        **_proposer(spec.draft),
         disk=None if kv_limits is None else (kv_limits, spec.model),
     )
+
+
+def _proposer(draft: DraftWeights | None) -> dict[str, Any]:
+    """Return the arguments of the engine about the draft model or the MTP head of a card."""
+    if draft is None or not draft.path:
+        return {}
+    if draft.drafter == "mtp":
+        return {"mtp": (Path(draft.path), draft.depth)}
+    return {"draft_path": Path(draft.path)}
 
 
 def load_embedder(spec: RunnerSpec, progress: Progressed) -> EmbeddingEngine:

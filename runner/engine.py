@@ -50,7 +50,7 @@ class RowSpec:
     logits of every position of the row's chunks; the scheduler keeps those chunks small. No token
     of `held_ends` is sampled before the row has `min_tokens` tokens. `adapter` names one of the
     engine's adapters; empty: none. `traced` is the request id if the ranks of a group record spans
-    for it.
+    for it. `guessed`: a draft model or an MTP head may guess its tokens.
     """
 
     row: RowId
@@ -65,6 +65,7 @@ class RowSpec:
     held_ends: frozenset[int] = frozenset()
     adapter: str = ""
     traced: str = ""
+    guessed: bool = False
 
 
 class PrefixHit(ArrayFrame, frozen=True):
@@ -137,7 +138,7 @@ class StepPlan:
     """Guessed next tokens of some rows in `decode`. The plan does nothing else, and is read before
     the next one. Its result has 1 to len(guessed) + 1 tokens of each row."""
     propose: tuple[tuple[RowId, int], ...] = ()
-    """Rows in `decode` for which the draft model first guesses so many tokens, as for `drafts`."""
+    """Rows in `decode` for which the draft model or the MTP head first guesses so many tokens."""
     save: tuple[PrefixSave, ...] = ()
     restore: tuple[PrefixRestore, ...] = ()
     """Prefixes to write to disk, and prefixes that were read from disk; only without a group."""
@@ -185,7 +186,7 @@ class RowFailure:
 class StepResult:
     """The output of a step and its wall-clock seconds. Over the steps, prompt scores of a row in
     `scored` come in order and without gaps, through its last prompt token. `implied`: the only text
-    that the grammar of the only row allows next. `proposed`: the guesses of the draft model."""
+    that the grammar of the only row allows next. `proposed`: the guesses of the proposer."""
 
     step: int
     tokens: tuple[SampledToken, ...]
@@ -206,12 +207,13 @@ class EngineFacts:
     full length. `verifies`: drafts can be verified. `draft_costs`: pairs of the columns of a step
     that verifies a draft of one row, ascending, and its cost in plain steps, measured at load.
     `shared_draft_costs`: the same by number of rows, from 2 on, in plain steps of as many rows;
-    empty: drafts of several rows cannot be verified together, or were not measured. Rows
-    may use one of `adapters`; `refused_adapters` says why others cannot be applied. `weights_bytes`
-    includes adapters.
-    Prefixes of at least `disk_tokens` tokens can be written to disk (0: none). `weights_bytes` also
-    includes the draft model, which keeps the KV of one row, of `draft_kv_bytes_per_token`. One of
-    its tokens costs `draft_token_cost` plain steps; 0: there is none, because of `no_draft_model`.
+    empty: drafts of several rows cannot be verified together, or were not measured. Rows may use
+    one of `adapters`; `refused_adapters` says why others cannot be applied. Prefixes of at least
+    `disk_tokens` tokens can be written to disk (0: none). `weights_bytes` includes adapters and the
+    proposer. The proposer keeps the KV of one row, of `draft_kv_bytes_per_token`. One of its tokens
+    costs `draft_token_cost` plain steps (0: unknown). It is a draft model, or there is none because
+    of `no_draft_model`; or it is an MTP head (`no_mtp`), which guesses at most `draft_depth` tokens
+    a step.
     """
 
     weights_bytes: int
@@ -233,7 +235,9 @@ class EngineFacts:
     disk_tokens: int = 0
     draft_token_cost: float = 0.0
     draft_kv_bytes_per_token: int = 0
+    draft_depth: int = 0
     no_draft_model: str = "the model's card names no draft model"
+    no_mtp: str = "the model's card asks for no MTP head"
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def why_no_adapter(self, name: str) -> str | None:

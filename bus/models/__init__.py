@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         kv,
         lora,
         model_folders,
+        mtp_heads,
         role_plan,
         tasks,
     )
@@ -31,6 +32,7 @@ __all__ = [
     "kv",
     "lora",
     "model_folders",
+    "mtp_heads",
     "role_plan",
     "tasks",
 ]

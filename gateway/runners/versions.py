@@ -43,6 +43,8 @@ RESUME_PROTOCOL = 13
 resume it after the first one died."""
 SPECULATE_PROTOCOL = 14
 """First version with requests that choose a drafter."""
+MTP_PROTOCOL = 15
+"""First version with MTP heads as drafters."""
 
 
 def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
@@ -104,6 +106,8 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
         return _older("which does not support adapters", "model")
     if protocol < SPECULATE_PROTOCOL and request.speculate not in (None, "auto"):
         return _older("which cannot choose a drafter per request", "x_speculate")
+    if protocol < MTP_PROTOCOL and request.speculate == "mtp":
+        return _older("which has no MTP heads", "x_speculate")
     too_old = RECALL_PROTOCOL if submit.deaths == 0 else RESUME_PROTOCOL
     if protocol < too_old and submit.so_far is not None:
         return _older("which cannot resume an answer from another runner", None)

@@ -38,14 +38,14 @@ from runner.engine import (
 from runner.group.lockstep import RankContext
 from runner.library import maybe_set_recommended_wired_limit
 from runner.mlx.adapters import AdapterBank
-from runner.mlx.forward import Forward, try_model
+from runner.mlx.forward import Forward, MtpSource, try_model, with_proposer
 from runner.mlx.kv import PrefixStore, RunFiles, copy_of, evaluated
 from runner.mlx.model.capabilities import Capabilities, measure
 from runner.mlx.model.compiled_decode import TraceStart
 from runner.mlx.model.content import kv_keys, rank_facts
 from runner.mlx.model.cores import OwnThreads, Threads
 from runner.mlx.model.device import on_gpu
-from runner.mlx.model.draft_trial import LoadedDraft, open_draft, trial_clock
+from runner.mlx.model.draft_trial import trial_clock
 from runner.mlx.model.kernels import KernelCache
 from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.model.load import (
@@ -61,7 +61,6 @@ from runner.mlx.ranks.comm import Comm, GroupComm, meet
 from runner.mlx.ranks.shard import own_part
 from runner.mlx.sampling import (
     AdmittedRows,
-    DraftModel,
     EngineRow,
     GrammarMasks,
     PendingStep,
@@ -87,6 +86,7 @@ def load_engine(
     threads: Threads | None = None,
     drafts: bool = False,
     draft_path: Path | None = None,
+    mtp: MtpSource | None = None,
     disk: tuple[KvLimits, str] | None = None,
 ) -> MlxEngine:
     """Load the model in `path` into the calling thread, which then owns the engine. Raises
@@ -97,8 +97,8 @@ def load_engine(
     `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may lower the
     model's own context, not raise it. `kv` says how growing KV is stored, if the model supports
     that. `threads` are the CPU's BLAS threads. `drafts`: measure what drafts cost.
-    `draft_path`: the draft model's folder; it is left out if it cannot be used. `disk`: limits of
-    prefix files, the model's name.
+    `draft_path`: the draft model's folder, or `mtp`: the model's MTP head; they are left out if
+    they cannot be used. `disk`: limits of prefix files, the model's name.
     """
     comm = Comm()
     if rank_context is None:
@@ -114,8 +114,8 @@ def load_engine(
         engine = MlxEngine(
             path, loaded, memory_limit_bytes, context_tokens, comm, bank, threads, kv
         )
-        if draft_path is not None and engine.facts.verifies:
-            engine.use_draft_model(open_draft(draft_path, path, dtype))
+        if engine.facts.verifies:
+            engine.use_proposer(path, dtype, draft_path, mtp)
         if drafts:
             engine.try_drafts()
         if disk is not None and disk[0].most_bytes and comm.size == 1 and engine.facts.trims:
@@ -140,7 +140,7 @@ class MlxEngine:
         threads: Threads | None = None,
         kv: KvKind = "full",
     ) -> None:
-        head = LastTokenHead(loaded.module)
+        self._head = head = LastTokenHead(loaded.module)
         context_tokens = context_of(loaded.config, context_tokens)
         shape, capabilities = try_model(
             loaded, head, adapters, partial(measure, kind=kv, context_tokens=context_tokens)
@@ -209,13 +209,11 @@ class MlxEngine:
     def disk(self) -> RunFiles | None:
         return self._prefixes.files
 
-    def use_draft_model(self, draft: LoadedDraft | str) -> None:
-        """Let this model guess tokens from now on. A text says why there is none."""
-        if isinstance(draft, str):
-            self.facts = replace(self.facts, no_draft_model=draft)
-            return
-        model = self._forward.draft_model = DraftModel(draft, self.facts.vocabulary)
-        self.facts = model.applied(self.facts)
+    def use_proposer(
+        self, path: Path, dtype: Precision, draft: Path | None, mtp: MtpSource | None
+    ) -> None:
+        """Let the draft model in a folder, or the MTP head, guess tokens from now on."""
+        self.facts = with_proposer(self._forward, self.facts, path, self._head, dtype, draft, mtp)
 
     def use_files(self, files: RunFiles) -> None:
         """Write prefixes to these files, and read them back, from now on."""
@@ -252,7 +250,7 @@ class MlxEngine:
         if drawn := [*pending.first, *pending.decoded]:
             self._comm.await_tokens(drawn[-1].drawn.tokens)
         result, self._last_done = result_of(pending, self._last_done)
-        if (draft := self._forward.draft_model) is not None:
+        if (draft := self._forward.proposer) is not None:
             draft.take(result.tokens)
             self.facts = draft.noted(self.facts)
         if self._verifies:
@@ -267,7 +265,7 @@ class MlxEngine:
         if self.facts.verifies:
             trial = self._forward.try_drafts()
             self.facts = trial.applied(self.facts)
-            if (draft := self._forward.draft_model) is not None:
+            if (draft := self._forward.proposer) is not None:
                 self.facts = draft.measured(self.facts, trial_clock(), trial.plain_s)
             mx.clear_cache()
 
@@ -342,8 +340,8 @@ class MlxEngine:
         self._forward.accept(made)
 
     def _open(self, plan: StepPlan) -> None:
-        if self._forward.draft_model is not None:
-            self._forward.draft_model.forget((*plan.release, *plan.preempt))
+        if self._forward.proposer is not None:
+            self._forward.proposer.forget((*plan.release, *plan.preempt))
         if self._rows.release((*plan.release, *plan.preempt)):
             mx.clear_cache()
         for entry in plan.evict:

@@ -49,7 +49,7 @@ class LeadRole(ServingRole):
         if self._channel is not None:
             self._channel.on_memory = self._measured
             self._loop.spans = self._channel.context.spans
-        self._why_no_drafts = self._no_draft_model = ""
+        self._why_no_drafts = self._no_proposer = ""
         self._startup = Startup(parts, self._loop, self._opened)
         self._responder = self._server.responder = TextResponder(
             self._server, shell, loop=self._loop, text=self._startup.text
@@ -65,9 +65,10 @@ class LeadRole(ServingRole):
         takes too long."""
         super().watch(now)
         facts, is_loaded = self._loop.facts, self._loop.scheduler is not None
-        if self._spec.draft and facts and is_loaded and not self._no_draft_model:
-            self._no_draft_model = facts.no_draft_model
-            self._warn_of_draft_model()
+        if (draft := self._spec.draft) and facts and is_loaded and not self._no_proposer:
+            is_mtp = draft.drafter == "mtp"
+            self._no_proposer = facts.no_mtp if is_mtp else facts.no_draft_model
+            self._warn_of_proposer()
         note_steps(self._recorder, self.status, self._channel)
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:
             what = f"preparing a request took more than {PREPARES_S:g} s"
@@ -76,12 +77,13 @@ class LeadRole(ServingRole):
         if limit_s is not None:
             self._stuck(f"step {self.status.steps_done + 1} took more than {limit_s:.1f} s")
 
-    def _warn_of_draft_model(self) -> None:
-        """Log that the draft model of the card is not used, and show it with the model's facts."""
-        if self._no_draft_model:
-            self._log.warning("the draft model is not used", why=self._no_draft_model)
-            draft = {"draft model": self._no_draft_model}
-            self._meter.facts_found = {**self._meter.facts_found, **draft}
+    def _warn_of_proposer(self) -> None:
+        """Log that the draft model or the MTP head of the card is not used, and show it with the
+        model's facts."""
+        if self._no_proposer and self._spec.draft is not None:
+            name = "MTP head" if self._spec.draft.drafter == "mtp" else "draft model"
+            self._log.warning(f"the {name} is not used", why=self._no_proposer)
+            self._meter.facts_found = {**self._meter.facts_found, name: self._no_proposer}
 
     def reading(self, now: float) -> RunnerReading | None:
         """Return the current reading of this runner, with rates since the previous reading."""
@@ -128,10 +130,14 @@ class LeadRole(ServingRole):
 
     def _new_scheduler(self, facts: EngineFacts) -> Scheduler:
         draft = self._spec.draft
+        is_mtp = draft is not None and draft.drafter == "mtp"
         if draft is not None and draft.why_not:
-            facts = replace(facts, no_draft_model=draft.why_not)
+            lacking = {"no_mtp" if is_mtp else "no_draft_model": draft.why_not}
+            facts = replace(facts, **lacking)
         scheduler = Scheduler(facts, _settings(self._spec, self._factories))
-        self._no_draft_model = "" if draft is None else scheduler.intake.no_draft_model
+        intake = scheduler.intake
+        why_not = intake.no_mtp if is_mtp else intake.no_draft_model
+        self._no_proposer = "" if draft is None else why_not
         self._why_no_drafts = scheduler.intake.why_no_drafts
         return scheduler
 
@@ -145,9 +151,9 @@ class LeadRole(ServingRole):
         self.described = {
             **self._meter.loaded(facts),
             "no_drafts": self._why_no_drafts,
-            "no_draft_model": self._no_draft_model,
+            "no_proposer": self._no_proposer,
         }
-        self._warn_of_draft_model()
+        self._warn_of_proposer()
         self._note_kv(self._meter.kv)
         self._host.signal("loaded")
         self._startup.loaded(facts)

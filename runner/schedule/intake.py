@@ -73,6 +73,11 @@ class Intake:
         """Return why no draft model guesses tokens; empty if one does."""
         return self._table.draft_rules["draft_model"].why_not
 
+    @property
+    def no_mtp(self) -> str:
+        """Return why no MTP head guesses tokens; empty if one does."""
+        return self._table.draft_rules["mtp"].why_not
+
     def undrafted(self, choice: Speculate | None) -> Refusal | None:
         """Return a refusal if a request names a drafter that this model lacks; None otherwise."""
         if choice in (None, "auto", "off") or not (why := self._table.draft_rules[choice].why_not):

@@ -30,7 +30,7 @@ from runner.schedule.prefixes import PrefixMatch
 from runner.schedule.pressure import to_end
 from runner.schedule.restoring import restore, waits_for_disk, will_keep
 from runner.schedule.rows import Row, RowEvent, RowFailed, RowFinished, RowStarted
-from runner.schedule.speculation import add_drafts, proposals, ready_drafts
+from runner.schedule.speculation import add_drafts, asks_model, proposals, ready_drafts
 from runner.schedule.table import OpenPlan, RowTable
 
 
@@ -358,7 +358,7 @@ def _enter(table: RowTable, open_plan: OpenPlan, row: Row) -> None:
     row_id = table.enter(row, open_plan.now)
     if not row.scores:
         match = restore(table, open_plan, row, match.length if match else 0) or match
-    open_plan.admit.append(row.spec(row_id))
+    open_plan.admit.append(row.spec(row_id, guessed=asks_model(table, row)))
     if match is not None and match.entry not in open_plan.fresh:
         open_plan.hits.append(PrefixHit(row_id, match.entry, match.length))
         open_plan.needed.add(match.entry)

@@ -304,8 +304,9 @@ class Row:
         chain.extend(self.made)
         return chain
 
-    def spec(self, row_id: RowId) -> RowSpec:
-        """Return the engine's spec to start or resume this row as `row_id`."""
+    def spec(self, row_id: RowId, *, guessed: bool) -> RowSpec:
+        """Return the engine's spec to start or resume this row as `row_id`. `guessed`: a draft
+        model or an MTP head may guess its tokens."""
         request = self.prepared.request
         return RowSpec(
             row=row_id,
@@ -320,6 +321,7 @@ class Row:
             held_ends=self.prepared.stop_token_ids if request.min_tokens else frozenset(),
             adapter=request.adapter or "",
             traced=request.request_id if request.trace else "",
+            guessed=guessed,
         )
 
     def take_scores(self, scores: PromptScores) -> PromptScores | None:

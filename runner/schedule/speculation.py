@@ -70,6 +70,12 @@ def add_drafts(table: RowTable, open_plan: OpenPlan) -> None:
     open_plan.decode_s *= open_plan.draft_cost
 
 
+def asks_model(table: RowTable, row: Row) -> bool:
+    """Return whether a draft model or an MTP head may guess tokens of the row."""
+    rules = _rules(table, row)
+    return rules.asks_model and not rules.why_not
+
+
 def ready_drafts(open_plan: OpenPlan) -> tuple[tuple[RowId, tuple[TokenId, ...]], ...]:
     """Return the drafts whose tokens are known, by row."""
     drafts = open_plan.guesses.items()
@@ -77,7 +83,7 @@ def ready_drafts(open_plan: OpenPlan) -> tuple[tuple[RowId, tuple[TokenId, ...]]
 
 
 def proposals(open_plan: OpenPlan) -> tuple[tuple[RowId, int], ...]:
-    """Return the rows for which the draft model guesses, and how many tokens."""
+    """Return the rows for which the draft model or the MTP head guesses, and how many tokens."""
     drafts = open_plan.guesses.items()
     return tuple((row, draft.length) for row, draft in drafts if not draft.tokens)
 
@@ -206,8 +212,11 @@ def _turns(table: RowTable, row: Row) -> DraftTurns:
             drafter = NgramDrafter.after(prepared.tokens, before, prepared.prediction_tokens)
         model = None
         if rules.asks_model:
-            cost = table.facts.draft_token_cost
-            model = ModelTurns(table.draft_costs, cost, len(prepared.tokens) + len(before))
+            facts = table.facts
+            # An MTP head reads the prompt with its model.
+            behind = 0 if facts.draft_depth else len(prepared.tokens) + len(before)
+            most = facts.draft_depth or LONGEST_DRAFT
+            model = ModelTurns(table.draft_costs, facts.draft_token_cost, behind, most)
         has_grammar = prepared.grammar is not None
         row.drafts = DraftTurns(
             drafter, table.draft_costs, follows_grammar=has_grammar, model=model

@@ -194,3 +194,13 @@ def test_a_choice_of_drafter_is_refused_for_versions_before_14(made: GatewayTest
     assert answered.status_code == 200, answered.text
     eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
     assert runner.heard("bad") == []
+
+
+def test_an_mtp_head_is_refused_for_versions_before_15(made: GatewayTestbed) -> None:
+    runner = made.runner(new_name(), protocol=14)
+    refused = chat(made, x_speculate="mtp")
+    assert refused.status_code == 400, refused.text
+    assert "has no MTP heads" in refused.text and "older version of shoal" in refused.text
+    assert chat(made, x_speculate="ngram").status_code == 200
+    eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
+    assert runner.heard("bad") == []

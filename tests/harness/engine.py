@@ -43,6 +43,7 @@ def facts(
     verifies: bool = False,
     draft_costs: tuple[tuple[int, float], ...] = ((33, 4.0),),
     draft_token_cost: float = 0.0,
+    draft_depth: int = 0,
     shared_draft_costs: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = (),
     disk_tokens: int = 0,
 ) -> EngineFacts:
@@ -60,7 +61,9 @@ def facts(
         verifies=verifies,
         draft_costs=draft_costs,
         draft_token_cost=draft_token_cost,
-        no_draft_model="" if draft_token_cost else "there is none",
+        draft_depth=draft_depth,
+        no_draft_model="" if draft_token_cost and not draft_depth else "there is none",
+        no_mtp="" if draft_depth else "there is none",
         draft_kv_bytes_per_token=bool(draft_token_cost),
         shared_draft_costs=shared_draft_costs,
         disk_tokens=disk_tokens,

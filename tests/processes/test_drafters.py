@@ -19,12 +19,18 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("drafter", "lacking"),
+    [("draft_model", "card names no draft model"), ("mtp", "card asks for no MTP head")],
+)
 @pytest.mark.parametrize("path", BODIES)
-def test_a_drafter_that_the_model_lacks_is_refused(node: Node, path: str) -> None:
-    body = {"model": MODEL, **BODIES[path], "x_speculate": "draft_model"}
+def test_a_drafter_that_the_model_lacks_is_refused(
+    node: Node, path: str, drafter: str, lacking: str
+) -> None:
+    body = {"model": MODEL, **BODIES[path], "x_speculate": drafter}
     answer = node.http.post(path, json=body, timeout=60.0)
     assert answer.status_code == 400, answer.text
-    assert "card names no draft model; use auto or off" in answer.text
+    assert f"{lacking}; use auto or off" in answer.text
 
 
 def test_copied_tokens_are_counted_and_the_text_is_the_same(node: Node) -> None:

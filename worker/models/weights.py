@@ -38,6 +38,7 @@ from worker.models.files import (
     Tensor,
     config_in,
     gguf_facts_of,
+    head_marks,
     header_of,
     lacking_shards,
     links_to_nothing,
@@ -45,6 +46,7 @@ from worker.models.files import (
     origin_of,
     reconciled,
     template_in,
+    with_head,
 )
 from worker.models.folders import Entries, Found, folder_of, lying_in, snapshots_in
 from worker.models.manifest import belongs
@@ -194,7 +196,7 @@ class Weights:
             yield from snapshots_in(self._shelf.hugging_face)
 
     def _read_or_known(self, entry: Found) -> _Judged:
-        mark = (*_mark(entry.entries), *adapter_marks(entry.path))
+        mark = (*_mark(entry.entries), *adapter_marks(entry.path), *head_marks(entry.entries))
         self._used.add(entry.path)
         result = self._results.get(entry.path)
         if result is None or result.mark != mark:
@@ -263,7 +265,8 @@ class Weights:
         card = _dated(card.model_copy(update=facts), entry, written_s)
         notices = [bad_card, lacking, no_more_context(notes, card)]
         if is_text:
-            notices.append(kv_notice(notes, card, self._shelf.kv))
+            card, headless = with_head(card, notes, tensors, float32=float32)
+            notices += [headless, kv_notice(notes, card, self._shelf.kv)]
         return card, _listed(*notices), adapters
 
 

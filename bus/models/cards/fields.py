@@ -20,7 +20,8 @@ from pydantic import ValidationError
 
 from bus.models.cards.lines import line_of
 from bus.models.cards.parsers import REASONING_PARSERS, TOOL_PARSERS
-from bus.models.lora import is_adapter_name
+from bus.models.lora import FOLDER, is_adapter_name
+from bus.models.mtp_heads import MOST_DEPTH
 from bus.wire.errors import first_problem
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind, not_a_kind
@@ -84,9 +85,10 @@ class Notes:
     `bus.models.cards.parsers`; if empty, the chat template decides. `special_tokens_in_messages`:
     special tokens in the text of messages count as tokens, not as text. `speculate`: how requests
     that do not say it are drafted; None: as the runner's setting says. `draft_model`: the smaller
-    model that guesses its tokens. `said`: the keys that the
-    file sets. `template`: a Go template, which earlier versions accepted; requests to the model are
-    refused while it is set.
+    model that guesses its tokens. `mtp_folder`: the folder inside the model's folder with the
+    weights of its MTP head; empty: they are in the model's own files. `mtp_depth`: the most tokens
+    that the head guesses in a row; 0: not set. `said`: the keys that the file sets. `template`: a
+    Go template, which earlier versions accepted; requests to the model are refused while it is set.
     """
 
     thinking_default: bool | None = None
@@ -113,6 +115,8 @@ class Notes:
     special_tokens_in_messages: bool = False
     speculate: Speculate | None = None
     draft_model: DraftWeights | None = None
+    mtp_folder: str = ""
+    mtp_depth: int = 0
 
     def defaults(self, model: ModelId, *, can_think: bool) -> DerivedModel | None:
         """Return the defaults of the model's requests; None if the card has none."""
@@ -274,6 +278,18 @@ def _model(key: str, value: object) -> DraftWeights:
     raise ValueError(f"{key}: {name[:80]!r} cannot be the name of a model")
 
 
+def _folder(key: str, value: object) -> str:
+    if is_adapter_name(name := _text(key, value)) and name != FOLDER:
+        return name
+    raise ValueError(f"{key}: {name[:80]!r} is not the name of a folder inside the model's folder")
+
+
+def _depth(key: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_DEPTH:
+        return value
+    raise ValueError(f"{key} must be a whole number from 1 to {MOST_DEPTH}")
+
+
 def _speculate(key: str, value: object) -> Speculate:
     return cast(Speculate, _choice(SPECULATE, key, value))
 
@@ -346,6 +362,8 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "special_tokens_in_messages": _switch,
     "speculate": _speculate,
     "draft_model": _model,
+    "mtp_folder": _folder,
+    "mtp_depth": _depth,
 }
 """The function that checks the value of each effective key, except the keys of `NUMBERS`."""
 KNOWN_KEYS = (*CHECKS, *NUMBERS, *FOR_PEOPLE)

@@ -46,8 +46,8 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
         yield IN_MESSAGES, card.special_tokens_in_messages, CARD, AT_LOAD
     if card.speculate is not None:
         yield "speculate", card.speculate, CARD, AT_LOAD
-    if card.draft is not None:
-        yield "draft_model", card.draft.model, CARD, AT_LOAD
+    for key, value in _proposer(card):
+        yield key, value, source(key, DEFAULT), AT_LOAD
     if card.makes == "text":
         yield "kv", card.kv, source("kv", FILES if card.kv_full_because else NODE), AT_LOAD
     if "thinking" in card.capabilities:
@@ -72,6 +72,18 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
             yield name, value, CARD, ""
     if defaults.template:
         yield "template", defaults.template, CARD, ""
+
+
+def _proposer(card: ModelCard) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of what guesses the model's tokens."""
+    if (draft := card.draft) is None:
+        return
+    if draft.drafter == "draft_model":
+        yield "draft_model", draft.model
+        return
+    if draft.folder:
+        yield "mtp_folder", draft.folder
+    yield "mtp_depth", draft.depth
 
 
 def all_settings(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
@@ -101,8 +113,9 @@ def all_settings(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
             yield name, None, FILES, AT_LOAD
     if IN_MESSAGES not in names:
         yield IN_MESSAGES, False, DEFAULT, AT_LOAD
-    if "draft_model" not in names:
-        yield "draft_model", None, DEFAULT, AT_LOAD
+    for key in ("draft_model", "mtp_folder", "mtp_depth"):
+        if key not in names:
+            yield key, None, DEFAULT, AT_LOAD
     if "speculate" not in names:
         yield "speculate", None, NODE, AT_LOAD
     for key in ("system", "stop", *NUMBERS):

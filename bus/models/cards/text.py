@@ -47,12 +47,19 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     ),
     "speculate": (
         '"ngram"',
-        "how tokens are drafted: auto, off, ngram, grammar or draft_model; from the next load on",
+        "how tokens are drafted: auto, off, ngram, grammar, draft_model or mtp; from the next "
+        "load on",
     ),
     "draft_model": (
         '"small-model"',
         "smaller model with the same tokenizer that drafts tokens; from the next load on",
     ),
+    "mtp_folder": (
+        '"mtp"',
+        "folder inside the model's folder with its MTP head, which drafts tokens; from the next "
+        "load on",
+    ),
+    "mtp_depth": ("1", "the most tokens that the MTP head guesses in a row; from the next load on"),
     "kv": (
         '"8bit"',
         "KV format: full, 8bit, 4bit or a window such as window:4096; from the next load on",

@@ -172,23 +172,29 @@ Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model should think, from least to most. (`thinking` False means not at all.)"""
 
 
-Speculate = Literal["auto", "off", "ngram", "grammar", "draft_model"]
+Speculate = Literal["auto", "off", "ngram", "grammar", "draft_model", "mtp"]
 """How rows are drafted: `off`, by the named drafter, or as the model can without a change of text
 (`auto`). `grammar` drafts the text that a response format leaves no choice about. `ngram` also
-copies from earlier text, and `draft_model` asks a smaller model instead."""
+copies from earlier text; `draft_model` asks a smaller model instead, and `mtp` the model's head for
+multi-token prediction."""
 
 SPECULATE: tuple[Speculate, ...] = get_args(Speculate)
 
 
 class DraftWeights(Message):
-    """The draft model that a model's card names, on the same node: a smaller model that guesses its
-    tokens. `path` is its folder; empty: it cannot be used, because of `why_not`."""
+    """The drafter that a model's card names, on the same node: a smaller model, or an MTP head of
+    the model (`drafter`). A head guesses up to `depth` tokens in a row. `path` is the folder of its
+    weights; empty: it cannot be used, because of `why_not`. `folder`: the name
+    of a head's folder inside the model's; empty: the head is in the model's own files."""
 
     model: ModelId
     path: str = ""
     weights_bytes: int = 0
     kv_bytes_per_token: int = 0
     why_not: str = ""
+    drafter: Literal["draft_model", "mtp"] = "draft_model"
+    folder: str = ""
+    depth: int = 1
 
 
 class GenerationRequest(Message):

@@ -18,6 +18,7 @@ import numpy as np
 
 from runner.mlx.kv import Codec, DecodeBatch, Parts
 from runner.mlx.model.kernels import KernelCache, Outlook
+from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.ranks.pipeline_stage import StageModel
 
@@ -28,7 +29,7 @@ KEPT_LAYERS = 64
 Place = tuple[mx.array, mx.array, mx.array]
 """Three arrays: the number of tokens before each row's next one (rows,), whether the row sees each
 column (rows, 1, 1, room), and the column to write (1,)."""
-Step = Callable[..., tuple[mx.array, list[Parts]]]
+Step = Callable[..., tuple[mx.array, list[Parts], list[mx.array]]]
 
 
 class CompiledKV:
@@ -62,10 +63,13 @@ class CompiledKV:
 
 class CompiledDecode:
     """The forwards of small batches of a model whose layers are all slabs, with the codecs by which
-    attention reads them."""
+    attention reads them. `tap` keeps their hidden states."""
 
-    def __init__(self, model: Any, readers: Sequence[Codec]) -> None:
+    def __init__(
+        self, model: Any, readers: Sequence[Codec], tap: LastTokenHead | None = None
+    ) -> None:
         self._model = model
+        self._tap = tap
         self._readers = tuple(readers)
         self._most = max(4, KEPT_LAYERS // len(self._readers))
         self._steps: OrderedDict[tuple[int, int], Step] = OrderedDict()
@@ -110,20 +114,23 @@ class CompiledDecode:
         place = (offset, mask, mx.array([stop]))
         part = self._model if isinstance(self._model, StageModel) else None
         given = [] if part is None else part.receive(batch.tokens[:, None])
-        out, slabs = step(batch.tokens, place, given, batch.lend_slabs())
+        out, slabs, hidden = step(batch.tokens, place, given, batch.lend_slabs())
         batch.return_slabs(slabs)
+        if self._tap is not None:
+            self._tap.put(hidden)
         return out if part is None else part.hand_on(out)
 
     def _step(
         self, tokens: mx.array, place: Place, given: list[mx.array], slabs: list[Parts]
-    ) -> tuple[mx.array, list[Parts]]:
+    ) -> tuple[mx.array, list[Parts], list[mx.array]]:
         pairs = zip(slabs, self._readers, strict=True)
         caches = [CompiledKV(tuple(parts), reader, place) for parts, reader in pairs]
         if isinstance(self._model, StageModel):
             out = self._model.inner(tokens[:, None], caches, given)
         else:
             out = self._model(tokens[:, None], cache=caches)
-        return out[:, -1], [cache.parts for cache in caches]
+        hidden = [] if self._tap is None else self._tap.take_hidden()
+        return out[:, -1], [cache.parts for cache in caches], hidden
 
 
 class Traceable(Protocol):

@@ -44,7 +44,7 @@ def problem_of(folder: Path) -> str | None:
         return f"config.json has no model_type; {ANEW}"
     for path in sorted(folder.glob("model*.safetensors")):
         try:
-            why = _wrong(path)
+            why = wrong_file(path)
         except OSError as error:
             why = f"cannot be read: {error.strerror or error}"
         if why is not None:
@@ -85,7 +85,7 @@ def _family(config: Path) -> str:
     return family if isinstance(family, str) else ""
 
 
-def _wrong(path: Path) -> str | None:
+def wrong_file(path: Path) -> str | None:
     """Return what is wrong with a safetensors file; None if header and size match. Raises
     OSError."""
     size = path.stat().st_size

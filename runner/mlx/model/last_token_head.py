@@ -7,6 +7,8 @@ A model projects every position of a prompt onto the vocabulary, but only the la
 `LastTokenHead` finds the projection of a loaded model (an `lm_head`, or tied embeddings) and lets a
 forward select the positions first. If none is found, the logits are selected afterwards, at full
 cost; `narrows` says which of the two happens, and a test at load time checks it.
+
+It can also keep what a forward projects: the hidden states, from which an MTP head guesses.
 """
 
 from __future__ import annotations
@@ -20,12 +22,42 @@ from mlx import nn
 
 class LastTokenHead:
     """Selects the needed positions of a forward before they are projected onto the vocabulary.
-    Where that is impossible, it selects the same positions of the finished logits."""
+    Where that is impossible, it selects the same positions of the finished logits. `taps`: keep the
+    hidden states of each forward until `take_hidden`."""
 
     def __init__(self, model: nn.Module) -> None:
+        self.taps = False
+        self._hidden: list[mx.array] = []
         self._rows: mx.array | None = None
         self._positions: mx.array | None = None
+        self._project: Callable[[mx.array], mx.array] | None = None
+        self._embedding = _embedding_of(model)
         self.narrows = self._attach(model)
+
+    @property
+    def can_tap(self) -> bool:
+        """Return whether the model's embedding and projection were found."""
+        return self._project is not None and self._embedding is not None
+
+    def embedded(self, tokens: mx.array) -> mx.array:
+        """Return the model's embeddings of tokens, (..., width)."""
+        assert self._embedding is not None, "can_tap"
+        return self._embedding(tokens)
+
+    def projected(self, hidden: mx.array) -> mx.array:
+        """Return the logits of hidden states, (..., vocabulary)."""
+        assert self._project is not None, "can_tap"
+        return self._project(hidden)
+
+    def take_hidden(self) -> list[mx.array]:
+        """Return the hidden states (rows, tokens, width) of the last forward, once; empty if they
+        were not kept."""
+        hidden, self._hidden = self._hidden, []
+        return hidden
+
+    def put(self, hidden: list[mx.array]) -> None:
+        """Keep the hidden states that a trace of a forward returned."""
+        self._hidden = hidden
 
     def logits(
         self, forward: Callable[[], mx.array], rows: list[int], positions: list[int]
@@ -42,6 +74,8 @@ class LastTokenHead:
             self._rows = self._positions = None
 
     def _narrowed(self, hidden: mx.array) -> mx.array:
+        if self.taps and hidden.ndim == 3:
+            self._hidden = [hidden]
         if self._rows is None or self._positions is None or hidden.ndim != 3:
             return hidden
         return hidden[self._rows, self._positions][:, None]
@@ -57,19 +91,25 @@ class LastTokenHead:
             *above, _ = heads[0][0].split(".")
             for name in above:
                 parent = parent[name] if isinstance(parent, dict) else parent[int(name)]
+            self._project = heads[0][1]
             parent.lm_head = _Narrowing(heads[0][1], self._narrowed)
             return True
-        tied = [
-            module
-            for path, module in model.named_modules()
-            if hasattr(module, "as_linear") and path.split(".")[-1].startswith(("embed", "wte"))
-        ]
-        if heads or len(tied) != 1:
+        embedding = self._embedding
+        if heads or embedding is None:
             return False
-        embedding: Any = tied[0]
-        project = embedding.as_linear
+        self._project = project = embedding.as_linear
         embedding.as_linear = lambda hidden: project(self._narrowed(hidden))
         return True
+
+
+def _embedding_of(model: nn.Module) -> Any | None:
+    """Return the only module that embeds tokens; None if there is none, or several."""
+    embeddings = [
+        module
+        for path, module in model.named_modules()
+        if hasattr(module, "as_linear") and path.split(".")[-1].startswith(("embed", "wte"))
+    ]
+    return embeddings[0] if len(embeddings) == 1 else None
 
 
 class _Narrowing(nn.Module):

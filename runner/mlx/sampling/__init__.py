@@ -4,30 +4,36 @@ All arrays belong to the engine's thread. Only two operations wait for the devic
 reading the last token of a row with a grammar.
 """
 
-from runner.mlx.sampling.batch_sampler import Drawn
-from runner.mlx.sampling.draft_model import DraftModel
+from runner.mlx.sampling.batch_sampler import BatchSampler, Drawn, RowDraw
+from runner.mlx.sampling.draft_model import DraftModel, greedy_draw
 from runner.mlx.sampling.drafted import advance
 from runner.mlx.sampling.grammar_mask import GrammarMasks
-from runner.mlx.sampling.pending_step import DrawnRows, PendingStep, result_of
+from runner.mlx.sampling.pending_step import DrawnRows, PendingStep, Proposals, result_of
 from runner.mlx.sampling.prompt_scoring import ScoredChunk, ScoredRows, score_chunks
+from runner.mlx.sampling.proposer import Proposer
 from runner.mlx.sampling.row import AdmittedRows, EngineRow
 from runner.mlx.sampling.token_source import ReceivingSource, RowDraft, SamplingSource, TokenSource
 
 __all__ = [
     "AdmittedRows",
+    "BatchSampler",
     "DraftModel",
     "Drawn",
     "DrawnRows",
     "EngineRow",
     "GrammarMasks",
     "PendingStep",
+    "Proposals",
+    "Proposer",
     "ReceivingSource",
     "RowDraft",
+    "RowDraw",
     "SamplingSource",
     "ScoredChunk",
     "ScoredRows",
     "TokenSource",
     "advance",
+    "greedy_draw",
     "result_of",
     "score_chunks",
 ]

@@ -93,7 +93,7 @@ class DraftModel:
             caches = self._source.new_caches(len(prompt) + ROOM_TOKENS)
             self._feed(caches, prompt[:-1])
             started = clock()
-            self._guesses(caches, prompt[-1:], _greedy(len(prompt)), TRIAL_TOKENS)
+            self._guesses(caches, prompt[-1:], greedy_draw(len(prompt)), TRIAL_TOKENS)
             seconds.append(clock() - started)
         cost = min(seconds) / TRIAL_TOKENS / plain_s
         return replace(facts, draft_token_cost=cost, no_draft_model="")
@@ -185,7 +185,8 @@ class DraftModel:
         return tuple(map(TokenId, guessed))
 
 
-def _greedy(position: int) -> RowDraw:
+def greedy_draw(position: int) -> RowDraw:
+    """Return the sampling state of a row whose next token is at this position."""
     return RowDraw(Sampling(temperature=0.0), seed=0, position=position)
 
 

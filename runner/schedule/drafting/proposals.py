@@ -1,4 +1,4 @@
-"""Whether to ask the draft model for guesses, and for how many.
+"""Whether to ask the draft model or the MTP head for guesses, and for how many.
 
 Pure. The decision depends on the row's own accepted guesses and on the costs that were measured at
 load, never on the clock or on neighbours. If guesses of a row do not pay, it decodes plainly for
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.schedule.drafting.drafter import Draft
+from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft
 from runner.schedule.drafting.length import LENGTHS, best_length
 
 PRIOR_RATE, PRIOR_WEIGHT = 0.75, 4.0
@@ -27,10 +27,13 @@ USUAL_TOKENS = 256
 class ModelTurns:
     """The draft model's part in the drafts of one row. `costs[i]`: the cost of a step that verifies
     `LENGTHS[i]` tokens, and `token_cost` that of one guess, in plain steps. `behind`: the row's
-    tokens that the draft model has not seen."""
+    tokens that the draft model has not seen. `most`: the most guesses for one step."""
 
-    def __init__(self, costs: Sequence[float], token_cost: float, behind: int) -> None:
+    def __init__(
+        self, costs: Sequence[float], token_cost: float, behind: int, most: int = LONGEST_DRAFT
+    ) -> None:
         self.behind = behind
+        self._most = most
         self._token_cost = token_cost
         self._costs = [
             cost + length * token_cost for cost, length in zip(costs, LENGTHS, strict=True)
@@ -51,7 +54,7 @@ class ModelTurns:
         if self._rests_for:
             return None, 1.0
         rate = self._right / self._tried
-        length, gain = best_length((rate,) * room, 1.0, self._costs)
+        length, gain = best_length((rate,) * min(room, self._most), 1.0, self._costs)
         saved = min(left, USUAL_TOKENS) * (1.0 - 1.0 / gain)
         if not length or saved <= self.behind * BEHIND_SHARE * self._token_cost:
             return None, 1.0
@@ -64,7 +67,7 @@ class ModelTurns:
         for at in range(min(accepted + 1, guessed)):
             self._right = FADES * self._right + (at < accepted)
             self._tried = FADES * self._tried + 1.0
-        rates = (self._right / self._tried,) * LENGTHS[-1]
+        rates = (self._right / self._tried,) * self._most
         if guessed and best_length(rates, 1.0, self._costs)[0]:
             return
         self._rests_for = self._pause

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, Sampling, Speculate, TextPrompt
 from runner.mlx.engine import MlxEngine, load_engine
-from runner.mlx.sampling import draft_model
+from runner.mlx.sampling import DraftModel, draft_model
 from runner.schedule import RowFinished, RowKey, ScheduleSettings
 from runner.schedule.rows import DraftCounts
 from runner.text import PreparedChoice, PreparedRequest
@@ -54,9 +54,14 @@ def drafted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlxEngine]:
 
 
 def played(
-    engine: MlxEngine, choice: Speculate, sampling: Sampling, **parts: Any
+    engine: MlxEngine,
+    choice: Speculate,
+    sampling: Sampling,
+    beside: Sequence[TokenId] = (),
+    **parts: Any,
 ) -> tuple[list[int], str, DraftCounts]:
-    """The tokens of a row, its finish reason and its drafts, as if the draft model cost little."""
+    """The tokens of a row, its finish reason and its drafts, as if the draft model cost little.
+    `beside`: the prompt of a short row that begins with it."""
     request = GenerationRequest(
         request_id=RequestId(choice),
         model=ModelId("tiny"),
@@ -73,14 +78,17 @@ def played(
     )
     prepared = replace(prepared, **parts)
     costs: dict[str, Any] = {"draft_costs": ((33, 2.0),), "draft_token_cost": 0.02}
-    facts = replace(engine.facts, no_draft_model="", **costs)
+    facts = replace(engine.facts, no_draft_model="", no_mtp="", **costs)
     loop = Loop(facts, ScheduleSettings(), StepCosts())
     loop.engine = engine  # pyright: ignore[reportAttributeAccessIssue]
+    if beside:
+        other = request.model_copy(update={"request_id": RequestId("o"), "speculate": "off"})
+        loop.submit(replace(prepared, request=other, tokens=tuple(beside), max_tokens=3))
     loop.submit(prepared)
     loop.run()
     key = RowKey(request.request_id, 0)
     end = loop.ends[key]
-    assert isinstance(end, RowFinished)
+    assert isinstance(end, RowFinished), end
     return loop.made[key], end.finish, end.cost.drafts
 
 
@@ -111,8 +119,8 @@ def test_a_draft_model_that_fails_costs_its_drafts_alone(
     drafted: MlxEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, finish, _ = played(drafted, "off", WAYS["greedy"])
-    draft = drafted._forward.draft_model  # pyright: ignore[reportPrivateUsage]
-    assert draft is not None
+    draft = drafted._forward.proposer  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(draft, DraftModel)
 
     def broken(*_: Any, **_how: Any) -> Any:
         raise ZeroDivisionError

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from runner.engine import PrefillChunk
-from runner.mlx import forward
+from runner.mlx.forward import prefill
 from runner.mlx.model.device import LEAST_WIDTH, bounded_width
 from tests.harness.variants import mostly_proof
 
@@ -41,7 +41,7 @@ def test_chunks_padded_to_few_widths_say_the_same(drive, new_row, raw_greedy, na
     player = drive(name)
     prompts = player.engine._forward.prompts
     monkeypatch.setattr(prompts, "_pads", prompts._groups)
-    monkeypatch.setattr(forward, "bounded_width", bounded)
+    monkeypatch.setattr(prefill, "bounded_width", bounded)
     check_rows(player, new_row, raw_greedy, name)
     assert bool(widths) == prompts._groups and set(widths) <= {32, 64}
     assert prompts._groups or name != "qwen3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.mlx.microbatch import FULL_ROWS, microbatch_for
+from runner.mlx.forward import FULL_ROWS, microbatch_for
 
 
 def filled(count: int, rows: int) -> list[int]:

@@ -31,6 +31,7 @@ from runner.text import PreparedChoice, PreparedRequest
 from tests.harness.engine import StepCosts
 from tests.harness.families import MODELS, write_model
 from tests.harness.lora import KEYS, draw_adapter
+from tests.harness.mtp_heads import head_of, write_head
 from tests.harness.scheduling import Loop
 from tests.runner.schedule.test_thinking_limit import MARKED, limited
 
@@ -50,7 +51,7 @@ WAYS: dict[str, Sampling] = {
 }
 FACTORS: dict[str, tuple[Any, ...]] = {
     "way": tuple(WAYS),
-    "drafter": ("ngram", "grammar", "draft_model", "prediction", "garbage"),
+    "drafter": ("ngram", "grammar", "draft_model", "mtp", "prediction", "garbage"),
     "rows": (1, 4, 16),
     "model": ("bundled", "llama", "qwen3", "qwen3_moe"),
 }
@@ -113,13 +114,26 @@ def test_the_cells_cover_every_pair_of_values() -> None:
 
 
 class Models:
-    """The loaded targets by name, each with an adapter and a draft model."""
+    """The loaded targets by name, each with an adapter, and a draft model or an MTP head."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._loaded: dict[str, MlxEngine] = {}
 
-    def named(self, name: str) -> MlxEngine:
+    def of(self, cell: Cell) -> MlxEngine:
+        name, drafter = cell.model, cell.drafter
+        if drafter != "mtp":
+            return self._named(name)
+        if f"{name}-mtp" not in self._loaded:
+            self._named(name)
+            folder = self._folder / name
+            head = write_head(self._folder / f"{name}-mtp", head_of(folder))
+            self._loaded[f"{name}-mtp"] = load_engine(
+                folder, memory_limit_bytes=4 << 30, mtp=(head, 1 + len(self._loaded) % 3)
+            )
+        return self._loaded[f"{name}-mtp"]
+
+    def _named(self, name: str) -> MlxEngine:
         if name not in self._loaded:
             folder, draft = self._folder / name, self._folder / f"{name}-draft"
             if name == "bundled":
@@ -206,6 +220,7 @@ def played(
         shared_draft_costs=cheap,
         draft_token_cost=0.01,
         no_draft_model="",
+        no_mtp="",
     )
     loop = Loop(facts, ScheduleSettings(speculate=choice), StepCosts())
     recorder = Recorder(engine)
@@ -227,7 +242,7 @@ def played(
 
 def check(cell: Cell, models: Models, chance: random.Random, patch: pytest.MonkeyPatch) -> int:
     """Compare a cell with and without drafts; return how many of its steps had drafts."""
-    engine = models.named(cell.model)
+    engine = models.of(cell)
     asked = requests(cell, engine, chance)
     if cell.way == "stops":
         texts = [outcome[0] for outcome in played(engine, asked, "off")[0]]
@@ -239,6 +254,8 @@ def check(cell: Cell, models: Models, chance: random.Random, patch: pytest.Monke
     choice: Speculate = "ngram"
     if cell.drafter == "grammar":
         choice = "grammar"
+    elif cell.drafter == "mtp":
+        choice = "mtp"
     elif cell.drafter in ("draft_model", "garbage"):
         choice = "draft_model"
     elif cell.drafter == "prediction":
@@ -272,6 +289,7 @@ def spoilt(text: Sequence[int], chance: random.Random) -> tuple[TokenId, ...]:
 CHEAP = (
     Cell("seeded", "prediction", 4, "llama"),
     Cell("penalties", "draft_model", 1, "llama"),
+    Cell("stops", "mtp", 1, "llama"),
     Cell("thinking", "garbage", 1, "llama"),
     Cell("adapter", "prediction", 1, "llama"),
     Cell("stops", "ngram", 4, "llama"),

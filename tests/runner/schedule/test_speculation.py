@@ -328,7 +328,7 @@ def test_a_drafter_that_the_model_lacks_is_refused_by_name() -> None:
         if choice in ("auto", "off"):
             assert refusals == [None, None]
             continue
-        assert (refusals[0] is None) == (choice != "draft_model")
+        assert (refusals[0] is None) == (choice not in ("draft_model", "mtp"))
         refusal = refusals[1]
         assert refusal is not None and refusal.reason == "unsupported"
         assert refusal.field == "x_speculate" and "use auto or off" in refusal.message
@@ -359,6 +359,25 @@ def test_a_row_that_the_draft_model_guesses_has_its_text(wrong_every: int) -> No
         assert len(plans[1]) < 0.25 * len(plans[0]) and counts.accepted > 0.7 * counts.drafted
     if wrong_every == 0:
         assert proposals < 5  # it has failed, so it is asked rarely
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_row_that_an_mtp_head_guesses_has_its_text(depth: int) -> None:
+    able = facts(verifies=True, draft_token_cost=0.05, draft_costs=((33, 1.6),), draft_depth=depth)
+    loop = Loop(able, ON)
+    loop.engine.wrong_every = 9
+    loop.submit(asking("a", "mtp", PHRASE, max_tokens=100))
+    loop.run()
+    plain = Loop(able, ON)
+    plain.submit(asking("a", "off", PHRASE, max_tokens=100))
+    plain.run()
+    assert loop.made == plain.made
+    lengths = [count for plan in loop.plans for _, count in plan.propose]
+    assert max(lengths) == depth and len(loop.plans) < (0.65, 0.4)[depth > 1] * len(plain.plans)
+    guessed = [
+        [spec.guessed for plan in each.plans for spec in plan.admit] for each in (loop, plain)
+    ]
+    assert guessed == [[True], [False]]
 
 
 def test_a_draft_model_that_costs_more_than_it_saves_is_not_asked() -> None:

@@ -27,6 +27,7 @@ from worker.models.files.headers import (
     links_to_nothing,
     template_in,
 )
+from worker.models.files.mtp_head import head_marks, with_head
 from worker.models.files.origin import ORIGIN_FILE, Origin, note_origin, origin_of
 from worker.models.files.shared_cards import reconciled
 from worker.models.files.tensors import DTYPE_BYTES, Tensor, tensors_in
@@ -46,6 +47,7 @@ __all__ = [
     "gguf_facts_of",
     "gguf_header_of",
     "grown_bytes",
+    "head_marks",
     "header_of",
     "installed_families",
     "is_locked",
@@ -61,4 +63,5 @@ __all__ = [
     "template_in",
     "tensors_in",
     "try_lock",
+    "with_head",
 ]

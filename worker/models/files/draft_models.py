@@ -14,6 +14,8 @@ from bus.wire.ids import ModelId
 from bus.wire.messages.requests import DraftWeights
 from worker.models.passed_over import Unfit
 
+DRAFTER_KEYS = ("draft_model", "mtp_folder", "mtp_depth")
+
 
 def with_draft(
     card: ModelCard, cards: Mapping[ModelId, ModelCard]
@@ -21,12 +23,13 @@ def with_draft(
     """Return the card with the path and sizes of its draft model, and the notice about a useless
     key. Return None if the card names neither a draft model nor a drafter."""
     if not _is_mlx_text(card):
-        if card.draft is None and card.speculate in (None, "auto", "off"):
+        keys = [key for key in DRAFTER_KEYS if key in card.noted]
+        if not keys and card.speculate in (None, "auto", "off"):
             return None
-        key = "draft_model" if card.draft is not None else f"speculate = {card.speculate}"
+        key = keys[0] if keys else f"speculate = {card.speculate}"
         why = f"card.toml: {key} has no effect: it needs a text model in MLX"
         return card.model_copy(update={"draft": None}), Unfit("no_effect", why, "remove the key")
-    if card.draft is None:
+    if card.draft is None or card.draft.drafter != "draft_model":
         return None
     draft = cards.get(card.draft.model)
     if (why_not := _why_not(card, draft)) is None and draft is not None:

@@ -24,6 +24,11 @@ def test_more_right_guesses_make_longer_drafts_and_a_dear_draft_model_none() -> 
     assert length_of(ModelTurns(COSTS, 0.8, behind=0)) == 0
 
 
+def test_a_head_guesses_no_more_than_its_depth() -> None:
+    assert [length_of(ModelTurns(COSTS, 0.1, 0, most=depth)) for depth in (1, 2, 5)] == [1, 2, 4]
+    assert length_of(ModelTurns(COSTS, 0.8, 0, most=1)) == 0
+
+
 def test_a_long_prompt_is_only_computed_if_enough_answer_may_follow() -> None:
     assert length_of(ModelTurns(COSTS, 0.2, behind=2000), left=300) > 0
     assert length_of(ModelTurns(COSTS, 0.2, behind=2000), left=40) == 0

@@ -22,6 +22,7 @@ from runner.mlx.adapters import AdapterBank
 from runner.mlx.kv import DecodeBatch, evaluated
 from runner.mlx.model.capabilities import Capabilities, Shape
 from runner.mlx.model.compiled_decode import CompiledDecode
+from runner.mlx.mtp import HiddenStates
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.sampling import (
     Drawn,
@@ -70,7 +71,9 @@ class Microbatch:
         source: TokenSource,
         comm: Comm,
         adapters: AdapterBank,
+        hidden: HiddenStates,
     ) -> None:
+        self._hidden = hidden
         self.batch = DecodeBatch(shape.codecs, holes=capabilities.slabs, packed=capabilities.packs)
         self._model = model
         self._source = source
@@ -104,8 +107,9 @@ class Microbatch:
         if self._last_tokens is not None:
             self._comm.await_tokens(self._last_tokens)
         in_batch = list(self._in_batch.items())
+        hidden = self._hidden.of_step(in_batch)
         drawn = self._source.draw_again(slots, out, pending)
-        self._comm.submit_or_hold(drawn.arrays())
+        self._comm.submit_or_hold([*drawn.arrays(), *hidden])
         self._last_tokens = drawn.tokens
         self.batch.close_step(drawn.tokens)
         record(pending.decoded, drawn, in_batch)
@@ -147,6 +151,7 @@ class Microbatch:
         adapters = [row.spec.adapter if row else "" for row in self._slots()]
         with self._adapters.applied(adapters):
             logits = self._model(inputs, cache=self.batch.caches())
+        self._hidden.of_drafts(self._in_batch.items())
         drawn_rows = self._source.draw_drafted(row_drafts, logits, pending)
         for drawn in {id(rows.drawn): rows.drawn for rows in drawn_rows}.values():
             self._comm.submit(drawn.arrays())
@@ -164,6 +169,7 @@ class Microbatch:
             if row.matcher is not None:
                 row.accepted.extend(tokens)
             counts[slot], last[slot] = len(tokens), tokens[-1]
+        self._hidden.accept(made)
         if counts:
             self._last_tokens = mx.array(last, mx.int32)
             self.batch.close_draft(self._last_tokens, counts)

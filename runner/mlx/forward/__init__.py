@@ -1,0 +1,18 @@
+"""Talks to MLX: the forwards of one model, of prompts and of batches of decoding rows, and the
+proposers that guess tokens for them.
+
+All calls come from the engine's thread. Only the engine enters this room.
+"""
+
+from runner.mlx.forward.forward import Forward, try_model
+from runner.mlx.forward.microbatch import FULL_ROWS, microbatch_for
+from runner.mlx.forward.proposers import MtpSource, with_proposer
+
+__all__ = [
+    "FULL_ROWS",
+    "Forward",
+    "MtpSource",
+    "microbatch_for",
+    "try_model",
+    "with_proposer",
+]
