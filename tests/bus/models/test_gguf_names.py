@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 
 import pytest
@@ -24,8 +25,10 @@ QUANTIZATIONS = (
     "F32", "F16", "BF16", "Q2_K", "Q3_K_M", "Q4_0", "Q4_K_S", "Q4_K_M", "Q5_1", "Q6_K", "Q6_K_L",
     "Q8_0", "Q8_K_XL", "IQ2_XXS", "IQ4_NL", "TQ1_0", "MXFP4", "UD-Q4_K_XL", "Q4_0_4_4",
 )  # fmt: skip
+AMBIGUOUS = re.compile(r"(^|[-._])ud$", re.IGNORECASE)
+"""The end of a stem that reads as a part of the quantisation after it, as in `UD-Q4_K_XL`."""
 STEMS = st.from_regex(r"[A-Za-z][A-Za-z0-9.]{0,8}(-[A-Za-z0-9.]{1,8}){0,3}", fullmatch=True).filter(
-    lambda stem: not quantization_in(f"{stem}.gguf")
+    lambda stem: not quantization_in(f"{stem}.gguf") and not AMBIGUOUS.search(stem)
 )
 
 
