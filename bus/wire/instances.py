@@ -247,3 +247,19 @@ def signalled(status: Status, signal: Signal) -> Status:
     """Return the status that follows `signal`; a signal that the table `NEXT` does not list for
     `status` changes nothing."""
     return NEXT[status].get(signal, status)
+
+
+def reachable(lead: RankReady, node: NodeId, hosts: Mapping[NodeId, str]) -> str | None:
+    """Return the address at which `node` can dial a lead runner; None if there is none.
+
+    On the runner's own node, the local socket is preferred. On other nodes, the address on the host
+    where the runner's node was reached is preferred.
+    """
+    local = [address for address in lead.addresses if address.startswith("ipc://")]
+    abroad = [address for address in lead.addresses if address.startswith("tcp://")]
+    if lead.node == node:
+        return next(iter([*local, *abroad]), None)
+    prefix = f"tcp://{hosts.get(lead.node, '')}:"
+    return next(
+        (address for address in abroad if address.startswith(prefix)), next(iter(abroad), None)
+    )

@@ -10,14 +10,13 @@ with open requests may disappear from the state. Its connection then stays for t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from bus.client import BusClient
 from bus.replica.state import ClusterState
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import InstanceId, NodeId, RequestId
-from bus.wire.instances import DRAIN_S, Instance, RankReady
+from bus.wire.instances import DRAIN_S, Instance, reachable
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Cancel, Recall
@@ -201,22 +200,6 @@ class RunnerClients:
 def _holds(instance: Instance | None, connection: RunnerConnection) -> bool:
     """Return whether the cluster's state has the connection's instance with the same runners."""
     return instance is not None and instance.generation == connection.generation
-
-
-def reachable(lead: RankReady, node: NodeId, hosts: Mapping[NodeId, str]) -> str | None:
-    """Return the address at which `node` can dial a lead runner; None if there is none.
-
-    On the runner's own node, the local socket is preferred. On other nodes, the address on the host
-    where the runner's node was reached is preferred.
-    """
-    local = [address for address in lead.addresses if address.startswith("ipc://")]
-    abroad = [address for address in lead.addresses if address.startswith("tcp://")]
-    if lead.node == node:
-        return next(iter([*local, *abroad]), None)
-    prefix = f"tcp://{hosts.get(lead.node, '')}:"
-    return next(
-        (address for address in abroad if address.startswith(prefix)), next(iter(abroad), None)
-    )
 
 
 def _unreachable(instance: Instance) -> Refusal:
