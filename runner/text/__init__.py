@@ -11,7 +11,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from runner.text.libraries import import_libraries
 from runner.text.prepared import (
     CallPiece,
     ChoiceOutput,
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from runner.text.families import Parsers
     from runner.text.grammar import BadGrammar, DeadEnd, RowMatcher, RowMatchers, open_matcher
     from runner.text.text import Text
-    from runner.text.thread import Answer, TextThread, text_size
+    from runner.text.thread import Answer, TextThread, import_libraries, text_size
     from runner.text.tokenizer import ModelTokenizer
 
 __all__ = [
@@ -93,6 +92,7 @@ _HOMES = {
     "SentText": "runner.text.detokenise",
     "Text": "runner.text.text",
     "TextThread": "runner.text.thread",
+    "import_libraries": "runner.text.thread",
     "open_embedding_folder": "runner.text.embedding",
     "open_matcher": "runner.text.grammar",
     "text_size": "runner.text.thread",

@@ -10,12 +10,14 @@ a third thread in the path of every token would cost more than that.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from queue import PriorityQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -141,3 +143,12 @@ def text_size(request: GenerationRequest) -> int:
     if isinstance(prompt, InputsPrompt):
         return sum(map(len, prompt.inputs))
     return len(prompt.text) if isinstance(prompt, TextPrompt) else len(prompt.token_ids)
+
+
+def import_libraries() -> None:
+    """Import in advance the libraries of tokenizers and grammars. MLX is not imported, because the
+    thread that owns MLX must import it first. Import errors are ignored; the code that needs the
+    library raises them again."""
+    for name in ("tokenizers", "llguidance"):
+        with contextlib.suppress(ImportError):
+            import_module(name)
