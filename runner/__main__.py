@@ -64,9 +64,10 @@ def load_engine(
     Drafts are measured unless the card, or else this setting, says "off" without a draft model."""
     from runner.mlx.engine import load_engine as load
     from runner.mlx.model.cores import shared_threads
+    from runner.mlx.model.files import with_vocabulary
 
     draft = spec.draft
-    return load(
+    engine = load(
         Path(spec.path),
         dtype=cast("Precision", spec.dtype),
         memory_limit_bytes=spec.memory_limit_bytes,
@@ -76,10 +77,12 @@ def load_engine(
         progress=progress,
         rank_context=context,
         threads=shared_threads(busy_runners, usable_cores()) if busy_runners else None,
-        drafts=(spec.speculate or speculate) != "off" or bool(draft and draft.path),
+        drafts=(spec.speculate or speculate) != "off" or draft is not None,
         **_proposer(spec.draft),
         disk=None if kv_limits is None else (kv_limits, spec.model),
     )
+    engine.facts = with_vocabulary(engine.facts, Path(spec.path))
+    return engine
 
 
 def _proposer(draft: DraftWeights | None) -> dict[str, Any]:

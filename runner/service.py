@@ -33,6 +33,7 @@ from bus.wire.messages.control import (
     FAST_SYNCH,
     AskRunner,
     Phase,
+    ProposerPlace,
     RunnerReport,
     RunnerSpec,
     SlotDrain,
@@ -136,6 +137,9 @@ class RunnerService:
                 self._cancel(message)
             case RunSought() if isinstance(self._role, ServingRole):
                 self._role.sought(message)
+            case ProposerPlace():
+                if isinstance(self._role, ServingRole) and self.phase != "ended":
+                    self._role.go_to_proposer(message)
             case _:
                 self._log.warning(
                     "ignored an unknown message from the worker", kind=type(message).__name__

@@ -31,6 +31,7 @@ from bus.wire.data_frames import (
     pack_to_runner,
     unpack_to_gateway,
     unpack_to_runner,
+    unpack_to_verifier,
 )
 from bus.wire.errors import BadMessage
 from bus.wire.messages.events import Event, EventBody, NodeRenamed
@@ -79,6 +80,8 @@ TAGS: list[str] = FRAMES.pop("entries")
 WAYS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "to_runner": (pack_to_runner, unpack_to_runner),
     "to_gateway": (pack_to_gateway, unpack_to_gateway),
+    "to_proposer": (pack_to_runner, unpack_to_runner),
+    "to_verifier": (pack_to_gateway, unpack_to_verifier),
     "to_rank": (pack_rank, unpack_to_rank),
     "to_lead": (pack_rank, unpack_to_lead),
 }

@@ -203,6 +203,7 @@ class Worker:
             seats=seats,
             downloads=self._downloads,
         )
+        self._places = runner_specs.ProposerPlaces(client, self._models, seen)
         self._searches = Searches(executor.send, offline=settings.pulls.offline)
         self._kv_moves = None
         if settings.kv_files is not None:
@@ -351,6 +352,7 @@ class Worker:
     def _tick(self) -> None:
         now = self._reactor.now()
         self._slots.tick(now)
+        self._slots.executor.send_places(self._places, self.table.slots, now)
         self._look_at_devices()
         living = (slot.hello for slot in self.table.slots.values() if slot.life != "free")
         hellos = [hello for hello in living if hello is not None]

@@ -6,9 +6,8 @@ in MLX verifies. A smaller one with as many tokens in its vocabulary proposes fo
 proposer needs no weights, and is part of every runner that verifies.
 
 Drafts cost speed, never text, so the plan is a choice of speed only. Speeds are measured ones; a
-model that was never measured comes last. shoal does not run proposers on other nodes yet. A plan
-that names one says so (`is_supported` False): until then the verifier's runner can propose
-n-grams, if the setting `speculate` allows it.
+model that was never measured comes last. A proposer on another node works if the verifier's card
+names it as its draft model (decision 0105). `choose_proposer` picks one of its ready instances.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bus.wire.cards import ModelCard, NodeCard
-from bus.wire.ids import ModelId, NodeId
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance
 from bus.wire.messages.readings import LinkReading
 
 Role = Literal["verifier", "proposer", "embedder", "tool"]
@@ -155,6 +155,41 @@ def round_trips_of(readings: Iterable[LinkReading]) -> dict[frozenset[NodeId], f
     return trips
 
 
+def choose_proposer(
+    verifier: Instance,
+    draft: ModelId,
+    instances: Iterable[Instance],
+    round_trips: RoundTrips,
+    present: InstanceId | None = None,
+) -> Instance | str:
+    """Return the ready instance of the draft model to use for a verifier's instance, or why there
+    is none. A near node comes first, then the verifier's own. The `present` one stays unless one
+    of a better class is ready. An unmeasured round trip counts as long, but allowed: the
+    verifier's runner measures it, too."""
+    lead = verifier.lead or (verifier.shards[0] if verifier.shards else None)
+    if lead is None:
+        return f"{verifier.model} has no lead"
+    far: set[str] = set()
+    best: tuple[int, bool, float, InstanceId] | None = None
+    chosen: Instance | None = None
+    for instance in instances:
+        at = instance.lead
+        if instance.model != draft or instance.status != "ready" or not instance.serves:
+            continue
+        if at is None or instance.instance == verifier.instance or instance.yields_to:
+            continue
+        trip_s = 0.0 if at.node == lead.node else round_trips.get(frozenset((lead.node, at.node)))
+        if trip_s is not None and trip_s > FAR_S:
+            far.add(_too_far(lead.node, at.node, trip_s))
+            continue
+        order = _class(lead.node, at.node, trip_s), instance.instance != present, trip_s or 0.0
+        if best is None or (*order, instance.instance) < best:
+            best, chosen = (*order, instance.instance), instance
+    if chosen is not None:
+        return chosen
+    return "; ".join(sorted(far)) or f"no instance of the draft model {draft} is ready"
+
+
 def can_run(card: NodeCard) -> bool:
     """Return whether runners of a node can compute in MLX, as every role of a plan needs."""
     return not card.cannot_run and any(tag.startswith("mlx-") for tag in card.backends)
@@ -181,13 +216,24 @@ def _within_reach(
         if trip_s is None:
             refusals.add(f"the round trip between {home} and {node} is not measured")
         elif trip_s > FAR_S:
-            refusals.add(
-                f"the round trip between {home} and {node} is {trip_s * 1000:.0f} ms; the limit is "
-                f"{FAR_S * 1000:.0f} ms"
-            )
+            refusals.add(_too_far(home, node, trip_s))
         else:
-            near.append((1 if node == home else 0 if trip_s <= NEAR_S else 2, draft))
+            near.append((_class(home, node, trip_s), draft))
     return near, sorted(refusals)
+
+
+def _class(home: NodeId, node: NodeId, trip_s: float | None) -> int:
+    """Return the rank of a proposer's node, smallest first: near, the verifier's own, others."""
+    if node == home:
+        return 1
+    return 0 if trip_s is not None and trip_s <= NEAR_S else 2
+
+
+def _too_far(home: NodeId, node: NodeId, trip_s: float) -> str:
+    return (
+        f"the round trip between {home} and {node} is {trip_s * 1000:.0f} ms; the limit is "
+        f"{FAR_S * 1000:.0f} ms"
+    )
 
 
 def _with_model(verifier: _Candidate, draft: _Candidate, round_trips: RoundTrips) -> RolePlan:
@@ -195,17 +241,16 @@ def _with_model(verifier: _Candidate, draft: _Candidate, round_trips: RoundTrips
     colocated = node == home
     trip_s = None if colocated else round_trips[frozenset((home, node))]
     where = "on the same node" if trip_s is None else f"at {trip_s * 1000:.1f} ms"
+    named = verifier.model.draft
     if colocated:
-        named = verifier.model.draft
         is_named = named is not None and named.model == draft.model.model and not named.why_not
         advice = "its card names it" if is_named else "name it in the card key `draft_model`"
         why = f"{draft.model.model} can propose {where}, in the verifier's runner: {advice}"
     else:
-        why = (
-            f"{draft.model.model} could propose {where}, but shoal does not run proposers on other "
-            "nodes yet; the verifier's runner can propose n-grams (setting `speculate`)"
-        )
-    return RolePlan(verifier.seat, draft.seat, colocated, trip_s, colocated, why)
+        names = named is not None and named.model == draft.model.model
+        advice = "" if names else ": name it in the card key `draft_model`"
+        why = f"{draft.model.model} can propose {where}, as long as it is loaded there{advice}"
+    return RolePlan(verifier.seat, draft.seat, colocated, trip_s, True, why)
 
 
 def _with_ngrams(

@@ -23,6 +23,8 @@ MAX_FRAME_BYTES = 64 << 20
 
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 """A whole number above 0."""
+Count = Annotated[int, msgspec.Meta(ge=0)]
+"""A whole number from 0 on."""
 
 
 class ArrayFrame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -29,6 +29,7 @@ from bus.wire.messages.tokens import (
     ToRunner,
     Traced,
 )
+from bus.wire.proposals import FromProposer, FromVerifier, ToProposer, ToVerifier
 
 UNSET = tuple(
     name for name, field in GenerationRequest.model_fields.items() if field.default is None
@@ -40,8 +41,8 @@ LATER_IN_OUTPUT = {"rule", "choices", "field"}
 have their defaults."""
 
 
-def pack_to_gateway(message: ToGateway) -> bytes:
-    """Pack one frame for a gateway process."""
+def pack_to_gateway(message: ToGateway | FromProposer) -> bytes:
+    """Pack one frame for a gateway process or a verifier."""
     if type(message) is StepEntries:
         return _pack(("step", message.step, [_row(entry) for entry in message.entries]))
     if type(message) is Accepted and not message.resumes:
@@ -118,7 +119,7 @@ def _validated(model: type[BaseModel], data: object) -> BaseModel:
 _pack = packer(_plain)
 
 
-def pack_to_runner(message: ToRunner) -> bytes:
+def pack_to_runner(message: ToRunner | FromVerifier) -> bytes:
     """Pack one frame for a runner. Empty fields at the end that earlier versions don't know are
     left out."""
     if type(message) is Submit and not message.resumes:
@@ -140,7 +141,11 @@ def pack_to_runner(message: ToRunner) -> bytes:
     return _pack(message)
 
 
-unpack_to_runner: Callable[[bytes], ToRunner] = reader(ToRunner, "a runner", _validated)
-"""Reads a frame that a gateway process sent to a runner. Raises BadMessage."""
+unpack_to_runner: Callable[[bytes], ToRunner | ToProposer] = reader(
+    ToRunner | ToProposer, "a runner", _validated
+)
+"""Reads a frame that a gateway process or a verifier sent to a runner. Raises BadMessage."""
+unpack_to_verifier: Callable[[bytes], ToVerifier] = reader(ToVerifier, "a verifier", _validated)
+"""Reads a frame that a proposer sent to a verifier. Raises BadMessage."""
 unpack_to_gateway: Callable[[bytes], ToGateway] = reader(ToGateway, "a gateway", _validated)
 """Reads a frame that a runner sent to a gateway process. Raises BadMessage."""

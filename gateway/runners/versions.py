@@ -10,6 +10,7 @@ from __future__ import annotations
 from bus.wire.errors import Refusal
 from bus.wire.messages.requests import InputsPrompt
 from bus.wire.messages.tokens import Submit
+from bus.wire.proposals import PROPOSALS_PROTOCOL
 
 SHARER_PROTOCOL = 2
 """First version of the data plane in which `Submit` names the client that counts for fair
@@ -108,6 +109,8 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
         return _older("which cannot choose a drafter per request", "x_speculate")
     if protocol < MTP_PROTOCOL and request.speculate == "mtp":
         return _older("which has no MTP heads", "x_speculate")
+    if protocol < PROPOSALS_PROTOCOL and request.speculate == "remote":
+        return _older("which has no drafts of other runners", "x_speculate")
     too_old = RECALL_PROTOCOL if submit.deaths == 0 else RESUME_PROTOCOL
     if protocol < too_old and submit.so_far is not None:
         return _older("which cannot resume an answer from another runner", None)

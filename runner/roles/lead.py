@@ -11,10 +11,18 @@ from functools import partial
 
 from bus.models.kv import KvKey, RunNews, RunQuestion
 from bus.wire.kv import RunSought, SeekRun
-from bus.wire.messages.control import RunnerSpec
+from bus.wire.messages.control import ProposerPlace, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from runner.engine import Engine, EngineFacts, MemoryLook
-from runner.lead import LeadLoop, MemoryWatch, OpenText, Stepped, TextResponder
+from runner.lead import (
+    LeadLoop,
+    MemoryWatch,
+    OpenText,
+    RemoteDrafts,
+    RowProposer,
+    Stepped,
+    TextResponder,
+)
 from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import (
@@ -56,6 +64,9 @@ class LeadRole(ServingRole):
         )
         if self._channel is not None:
             self._responder.ask_ranks = self._ask_ranks
+        self._proposer = self._server.proposals = RowProposer(self._server, shell, self._loop)
+        has_model = spec.draft is not None and spec.draft.drafter == "draft_model"
+        self._remote = RemoteDrafts(spec, shell, self._loop) if has_model else None
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
         self._preparing = watchdog(parts.spec, lambda: self._startup.text.busy_since, TEXT_THREAD)
         self._stepping = watchdog(parts.spec, lambda: self.status.busy_since)
@@ -69,6 +80,8 @@ class LeadRole(ServingRole):
             is_mtp = draft.drafter == "mtp"
             self._no_proposer = facts.no_mtp if is_mtp else facts.no_draft_model
             self._warn_of_proposer()
+        if self._remote is not None:
+            self._remote.watch(now)
         note_steps(self._recorder, self.status, self._channel)
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:
             what = f"preparing a request took more than {PREPARES_S:g} s"
@@ -87,8 +100,23 @@ class LeadRole(ServingRole):
 
     def reading(self, now: float) -> RunnerReading | None:
         """Return the current reading of this runner, with rates since the previous reading."""
-        load = self._loop.scheduler_load()
-        return self._meter.reading(self._host.phase, self.status, load, self.open_requests, now)
+        load, phase = self._loop.scheduler_load(), self._host.phase
+        reading = self._meter.reading(phase, self.status, load, self.open_requests, now)
+        if self._remote is None:
+            return reading
+        return reading.model_copy(update={"proposer": self._remote.use})
+
+    def go_to_proposer(self, place: ProposerPlace) -> None:
+        """Use the draft model at this place, unless the message is for another runner."""
+        spec = self._spec
+        is_mine = (spec.instance, spec.generation) == (place.instance, place.generation)
+        if self._remote is not None and is_mine:
+            self._remote.go_to(place)
+
+    def stop(self, timeout_s: float) -> None:
+        if self._remote is not None:
+            self._remote.close()
+        super().stop(timeout_s)
 
     def _step_limit_s(self) -> float:
         learning = self._host.phase == "warming"
@@ -153,6 +181,9 @@ class LeadRole(ServingRole):
             "no_drafts": self._why_no_drafts,
             "no_proposer": self._no_proposer,
         }
+        self._proposer.vocabulary = vocabulary = str(facts.extra.get("vocabulary_digest", ""))
+        if self._remote is not None:
+            self._remote.loaded(vocabulary)
         self._warn_of_proposer()
         self._note_kv(self._meter.kv)
         self._host.signal("loaded")
@@ -171,6 +202,9 @@ class LeadRole(ServingRole):
     def _stepped(self, news: Stepped) -> None:
         if self._host.phase != "ended":
             self._responder.stepped(news)
+            self._proposer.stepped(news)
+            if self._remote is not None:
+                self._remote.stepped()
         if self._host.phase == "warming":
             self._startup.stepped(news)
 

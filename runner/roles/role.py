@@ -23,7 +23,7 @@ from bus.wire.ids import RequestId
 from bus.wire.instances import Phase
 from bus.wire.kv import RunSought
 from bus.wire.messages.collectives import CollectiveReading
-from bus.wire.messages.control import GroupSpec, RunnerSpec
+from bus.wire.messages.control import GroupSpec, ProposerPlace, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import Speculate
 from bus.wire.messages.tokens import Cancel
@@ -305,6 +305,8 @@ class ServingRole(Role):
         return True
 
     def sought(self, answer: RunSought) -> None: ...
+
+    def go_to_proposer(self, place: ProposerPlace) -> None: ...
 
     def entered(self, phase: Phase) -> None:
         """Accept or refuse requests according to the phase."""

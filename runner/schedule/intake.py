@@ -19,6 +19,7 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.requests import Speculate
 from bus.wire.shares import Sharer, Shares, standing
 from runner.schedule.costs import GroupSize
+from runner.schedule.drafting import RemoteQuestions
 from runner.schedule.rows import Row
 from runner.schedule.table import RowTable
 from runner.text import PreparedRequest
@@ -44,10 +45,11 @@ class Arrival:
 
 class Intake:
     """Decides on requests by the rows in the table. It only changes the table when it displaces a
-    request."""
+    request. `remote` says whether another runner makes drafts."""
 
-    def __init__(self, table: RowTable) -> None:
+    def __init__(self, table: RowTable, remote: RemoteQuestions) -> None:
         self._table = table
+        self._remote = remote
         self._usual_tokens = USUAL_TOKENS
 
     def unfit(self, prepared: PreparedRequest, made: int = 0) -> Refusal | None:
@@ -80,7 +82,12 @@ class Intake:
 
     def undrafted(self, choice: Speculate | None) -> Refusal | None:
         """Return a refusal if a request names a drafter that this model lacks; None otherwise."""
-        if choice in (None, "auto", "off") or not (why := self._table.draft_rules[choice].why_not):
+        if choice in (None, "auto", "off"):
+            return None
+        why = self._table.draft_rules[choice].why_not
+        if choice == "remote":
+            why = why or self._remote.why_not
+        if not why:
             return None
         message = f"x_speculate = {choice} is not possible: {why}; use auto or off"
         return Refusal(reason="unsupported", message=message, field="x_speculate")

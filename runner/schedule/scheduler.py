@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import RequestId, TokenId
@@ -26,6 +27,7 @@ from bus.wire.shares import Sharer
 from runner.engine import EngineFacts, RowId, SampledToken, StepPlan, StepResult
 from runner.schedule.budget import StepTime
 from runner.schedule.costs import GroupSize
+from runner.schedule.drafting import RemoteQuestions
 from runner.schedule.intake import Arrival, Intake
 from runner.schedule.plan import plan_step
 from runner.schedule.prefixes import DiskFigures, TokenChain, kept_apart
@@ -39,7 +41,7 @@ from runner.schedule.rows import (
     RowScored,
     RowToken,
 )
-from runner.schedule.speculation import count_drafts, room_of, waits_for_tokens
+from runner.schedule.speculation import asking_rows, count_drafts, room_of, waits_for_tokens
 from runner.schedule.table import RowTable, ScheduleSettings
 from runner.text import PreparedRequest
 
@@ -77,11 +79,13 @@ class Scheduler:
     """Schedules all rows of a runner, as the module describes. `facts` are the loaded model's;
     `settings` the operator's. `intake` refuses requests and makes places. `pressure` takes the
     ranks' memory measurements, because of which the next plan may end a row. `disk` has the
-    prefixes on disk; None: there are none."""
+    prefixes on disk; None: there are none. `remote` asks another runner for drafts."""
 
     def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
         self._table = RowTable(facts, settings or ScheduleSettings())
-        self.intake = Intake(self._table)
+        rows = partial(asking_rows, self._table)
+        self.remote = RemoteQuestions(facts.vocabulary, self._table.live, rows)
+        self.intake = Intake(self._table, self.remote)
         self.pressure = self._table.pressure
         self.disk = self._table.disk
         self._serial = 0

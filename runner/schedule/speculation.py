@@ -22,6 +22,7 @@ from runner.schedule.drafting import (
     LENGTHS,
     LONGEST_DRAFT,
     WAIT_SHARE,
+    AskingRow,
     Draft,
     Drafter,
     DraftRules,
@@ -29,6 +30,7 @@ from runner.schedule.drafting import (
     ModelTurns,
     NgramDrafter,
     NoDrafter,
+    RemoteDrafter,
     best_shared_length,
     chances_of,
 )
@@ -111,16 +113,34 @@ def count_drafts(issued: OpenPlan, result: StepResult, taken: dict[RowId, int]) 
             row.draft_counts = row.draft_counts.plus(guess, accepted)
 
 
+def asking_rows(table: RowTable) -> list[AskingRow]:
+    """Return the rows that may be drafted now, for questions to another runner."""
+    row = _alone(table)
+    return [
+        AskingRow(
+            row=row.row_id,
+            turns=_turns(table, row),
+            prompt=row.prepared.tokens,
+            made=row.made,
+            seed=row.seed,
+            sampling=row.prepared.request.sampling,
+            left=min(left_of(row), room_of(table, row, 4 * LONGEST_DRAFT) + 1),
+        )
+        for row in (_together(table) if row is None else [row])
+        if row.row_id is not None
+    ]
+
+
 def left_of(row: Row) -> int:
     """Return the most tokens that the row may still get."""
     return row.prepared.max_tokens - len(row.made)
 
 
-def room_of(table: RowTable, row: Row) -> int:
-    """Return the most tokens of a draft that follows the row's next token or is computed with its
-    last one."""
+def room_of(table: RowTable, row: Row, longest: int = LONGEST_DRAFT) -> int:
+    """Return the most tokens, at most `longest`, of a draft that follows the row's next token or is
+    computed with its last one."""
     within = min(row.reserved, _rules(table, row).within or row.reserved)
-    most = min(LONGEST_DRAFT, row.prepared.max_tokens - len(row.made) - 1, within - row.length)
+    most = min(longest, row.prepared.max_tokens - len(row.made) - 1, within - row.length)
     if row.thinking is not None:
         while most > 0 and row.thinking.may_be_due(1 + most):
             most -= 1
@@ -210,6 +230,8 @@ def _turns(table: RowTable, row: Row) -> DraftTurns:
         rules = _rules(table, row)
         if rules.copies:
             drafter = NgramDrafter.after(prepared.tokens, before, prepared.prediction_tokens)
+        if rules.asks_remote:
+            drafter = RemoteDrafter(drafter, table.draft_costs)
         model = None
         if rules.asks_model:
             facts = table.facts

@@ -38,10 +38,11 @@ from bus.wire.messages.tokens import (
     Welcome,
 )
 from bus.wire.messages.traces import RankTraced
+from bus.wire.proposals import FromProposer, ToProposer
 from runner.serving.clients import GIVEN_UP, SILENT_S, Clients
 
-Asked = Submit | Credit | Cancel | Recall | Ping
-"""The messages that a gateway process may send after its hello."""
+Asked = Submit | Credit | Cancel | Recall | Ping | ToProposer
+"""The messages that a gateway process or a verifier may send after its hello."""
 
 
 class GatewayListener(Protocol):
@@ -76,7 +77,7 @@ RANKS_PROTOCOL = 11
 request."""
 
 
-def convert(message: ToGateway, protocol: int) -> ToGateway | None:
+def convert(message: ToGateway | FromProposer, protocol: int) -> ToGateway | FromProposer | None:
     """Return the message without fields that this version of the data plane lacks; None if the
     version lacks the message."""
     if protocol < DRAFTS_PROTOCOL and type(message) is StepEntries and _has_drafts(message):
@@ -135,7 +136,7 @@ class GatewayLink:
         self.addresses = self._bind(spec)
         self._reactor.watch(self._link, self._received)
 
-    def send(self, peer: bytes, message: ToGateway) -> None:
+    def send(self, peer: bytes, message: ToGateway | FromProposer) -> None:
         """Send one frame. A gateway process whose socket is closed is dropped."""
         client = self._clients.by_peer.get(peer)
         converted = message if client is None else convert(message, client.protocol)

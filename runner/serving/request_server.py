@@ -30,10 +30,12 @@ from bus.wire.messages.tokens import (
     Submit,
     ToGateway,
 )
+from bus.wire.proposals import Attach, FromProposer, Propose, Withdraw
 from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
 from runner.serving.arrivals import known_already, not_served, too_long
 from runner.serving.gateway_link import Asked, GatewayLink
 from runner.serving.open_request import OpenRequest, Responder
+from runner.serving.proposals import NoProposals, ProposalTaker
 from runner.text import text_size
 
 REMEMBERED = 4096
@@ -43,10 +45,11 @@ Tap = Callable[[int, Sequence[Entry]], None]
 class RequestServer:
     """All open requests of this runner. `responder` is set before the first message arrives. `tap`
     is called with the entries of each message that is sent to a gateway. `phase` is the runner's
-    phase; requests are accepted only in the phase `ready`. `open` has the requests that began and
-    have not ended."""
+    phase; requests are accepted only in the phase `ready`. `proposals` answers verifiers. `open`
+    has the requests that began and have not ended."""
 
     responder: Responder
+    proposals: ProposalTaker
 
     def __init__(
         self, spec: RunnerSpec, shell: Shell, *, recorder: FlightRecorder, tap: Tap
@@ -63,6 +66,7 @@ class RequestServer:
         self._ended: OrderedDict[RequestId, None] = OrderedDict()
         self._outboxes: dict[bytes, list[Entry]] = {}
         self._link = GatewayLink(spec, shell, self)
+        self.proposals = NoProposals(self.send)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -93,7 +97,10 @@ class RequestServer:
                     self.note("cancel_observed", request_id)
             case Recall(request_id, begun):
                 self.give_back(request_id, begun=begun)
+            case Attach() | Propose() | Withdraw():
+                self.proposals.take(peer, message, now)
             case Ping():
+                self.proposals.alive(peer, now)
                 owes = any(not each.is_paused for each in self.open.values() if each.accepted)
                 self._link.send(peer, Pong(self._boot, self.responder.step(now), owes))
         self.flush()
@@ -101,6 +108,7 @@ class RequestServer:
     def cancel_peer(self, peer: bytes) -> int:
         gone = [request for request in self.open.values() if request.peer == peer]
         self._outboxes.pop(peer, None)
+        self.proposals.drop(peer)
         for request in gone:
             self.note("cancel_observed", request.request_id, why="gateway gone")
             request.drop(self._reactor.now())
@@ -144,7 +152,7 @@ class RequestServer:
 
     # --- from the responder ----------------------------------------------------------------
 
-    def send(self, peer: bytes, message: ToGateway) -> None:
+    def send(self, peer: bytes, message: ToGateway | FromProposer) -> None:
         """Send a message immediately, before the entries that wait for `flush`."""
         self._link.send(peer, message)
 

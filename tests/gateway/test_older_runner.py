@@ -204,3 +204,12 @@ def test_an_mtp_head_is_refused_for_versions_before_15(made: GatewayTestbed) -> 
     assert chat(made, x_speculate="ngram").status_code == 200
     eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
     assert runner.heard("bad") == []
+
+
+def test_drafts_of_another_runner_are_refused_for_versions_before_15(made: GatewayTestbed) -> None:
+    runner = made.runner(new_name(), protocol=14)
+    refused = chat(made, x_speculate="remote")
+    assert refused.status_code == 400, refused.text
+    assert "no drafts of other runners" in refused.text
+    assert chat(made, x_speculate="off").status_code == 200
+    eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")

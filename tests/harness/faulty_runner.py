@@ -6,7 +6,8 @@ half a second). The load of `unloaded` does not end. With `ponder` no request ev
 `impatient` waits for a spec without a worker for no longer than `WAITS_S`. `stray` is a follower
 with its real engine that once hears another token than its lead has sampled; `swollen` is one that
 measures a quarter of its promise for each row, once it has had six; `hanging` is one whose engine,
-and no more of it, hangs in a step.
+and no more of it, hangs in a step. `heavy` has its real engine, each of whose steps takes at least
+`HEAVY_S`, as a larger model's would.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ PREPARES_S = 2.0
 WAITS_S = 1.0
 STRAYS_AFTER = 120
 """Steps: more than warming up takes, so that a request's token is misread."""
+HEAVY_S = 0.03
 SWELLS_AFTER = 10
 """Steps with six rows: a row of the warm-up leaves sooner."""
 
@@ -166,6 +168,19 @@ def load_hanging(
     return engine
 
 
+def load_heavy(spec: RunnerSpec, context: RankContext | None, progress: Progressed) -> Engine:
+    """The real engine, at the pace of a larger model."""
+    engine = real.load_engine(spec, context, progress)
+    issue, pace = engine.issue, threading.Event()
+
+    def issued(plan: StepPlan) -> None:
+        pace.wait(HEAVY_S)
+        issue(plan)
+
+    engine.issue = issued
+    return engine
+
+
 def following(load: Callable[..., FollowingEngine]) -> Factories:
     return Factories(
         load_engine=no_group,
@@ -177,6 +192,10 @@ def following(load: Callable[..., FollowingEngine]) -> Factories:
         open_exchanges=real.open_exchanges,
         open_maker=real.open_maker,
     )
+
+
+def heavy() -> Factories:
+    return replace(fake(), load_engine=load_heavy, load_text=real.load_text)
 
 
 FOLLOWERS = {"stray": load_straying, "swollen": load_swollen, "hanging": load_hanging}
@@ -203,6 +222,7 @@ def main() -> int:
     settings = load_settings()
     lead.PREPARES_S = PREPARES_S
     fault = os.environ["SHOAL_TEST_FAULT"]
+    factories = heavy() if fault == "heavy" else fake()
     if fault == "impatient":
         vars(lifecycle)["SPEC_DEADLINE_S"] = WAITS_S
     return run_slot(
@@ -211,7 +231,7 @@ def main() -> int:
         endpoints=settings.endpoints,
         log_level="info",
         keys=settings.key_files,
-        factories=following(follower) if (follower := FOLLOWERS.get(fault)) else fake(),
+        factories=following(follower) if (follower := FOLLOWERS.get(fault)) else factories,
     )
 
 

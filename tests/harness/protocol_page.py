@@ -7,9 +7,10 @@ import re
 import typing
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 
 from bus.calls import CALLS
-from bus.wire import codec
+from bus.wire import codec, proposals
 from bus.wire.array_frames import ArrayFrame
 from bus.wire.errors import FailReason, FinishReason, RefusalReason
 from bus.wire.messages import tokens
@@ -100,16 +101,28 @@ def _group(module: str) -> str:
 
 
 def frames() -> str:
-    """Return the table of data frames."""
+    """Return the tables of data frames."""
+    between = "Between a gateway process and a lead runner."
+    drafts = "Between two lead runners, of which one drafts for the other."
+    return "\n".join(
+        [_frames("Data frames", between, tokens), _frames("Frames of drafts", drafts, proposals)]
+    )
+
+
+def _frames(title: str, about: str, module: ModuleType) -> str:
+    """Return the table of the frames in a module, each frame in one table."""
     rows = [
         f"| `{cls.__name__}` | {_cell(first_paragraph(cls))} | "
         + ", ".join(f"`{name}`" for name in cls.__struct_fields__)
         + " |"
-        for cls in vars(tokens).values()
-        if isinstance(cls, type) and issubclass(cls, ArrayFrame) and cls is not ArrayFrame
+        for cls in vars(module).values()
+        if isinstance(cls, type)
+        and issubclass(cls, ArrayFrame)
+        and cls is not ArrayFrame
+        and (module is tokens or cls not in vars(tokens).values())
     ]
-    about = f"Between a gateway process and a lead runner. `{tokens.__name__.replace('.', '/')}.py`"
-    head = ["## Data frames\n", f"{about}\n", "| frame | meaning | fields |", "|---|---|---|"]
+    where = f"{about} `{module.__name__.replace('.', '/')}.py`"
+    head = [f"## {title}\n", f"{where}\n", "| frame | meaning | fields |", "|---|---|---|"]
     return "\n".join([*head, *rows]) + "\n"
 
 

@@ -14,7 +14,7 @@ from bus.calls import CALLS
 from bus.wire.codec import KINDS, Envelope, encode, pack_body, unpack
 from bus.wire.data_frames import pack_ids, pack_to_gateway, pack_to_runner
 from bus.wire.errors import FailReason, FinishReason, Refusal
-from bus.wire.ids import Boot, InstanceId, NodeId, RequestId, TokenId
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, Sampling, Usage
 from bus.wire.messages.tokens import (
     Accepted,
@@ -61,6 +61,16 @@ from bus.wire.messages.traces import (
     RankTraced,
     RankTurn,
     RankTurnName,
+)
+from bus.wire.proposals import (
+    Attach,
+    Attached,
+    FromProposer,
+    ProposalRefused,
+    Propose,
+    Proposed,
+    ToProposer,
+    Withdraw,
 )
 from runner.engine import (
     EntryId,
@@ -132,6 +142,28 @@ def runner_messages() -> list[ToRunner]:
         Credit(RID, 2, 32),
         *(Cancel(RID, why) for why in ("client", "deadline", "shutdown")),
         Ping(BOOT),
+    ]
+
+
+def verifier_messages() -> list[ToProposer]:
+    """List what a runner may send to one that drafts for it, beside `Hello` and `Ping`."""
+    return [
+        Attach(ModelId("drafts"), 3, "5f0c"),
+        *(
+            Propose(7, 4, 12, pack_ids((1, 70_000)), 9, 8, 0, 2**64 - 1, sampling, 60_000)
+            for sampling in specimens(Sampling)
+        ),
+        Withdraw(4),
+    ]
+
+
+def proposer_messages() -> list[FromProposer]:
+    """List what a runner may send to one that it drafts for, beside `Welcome` and `Pong`."""
+    return [
+        Attached(4096),
+        Proposed(7, pack_ids((1, 70_000)), 2, 3, 1 << 30),
+        *(ProposalRefused(7, refusal, 5) for refusal in specimens(Refusal)),
+        ProposalRefused(0, least(Refusal), 0),
     ]
 
 
@@ -281,6 +313,8 @@ def frames() -> dict[str, Recorded]:
     return {
         "to_runner": _tagged(map(pack_to_runner, runner_messages())),
         "to_gateway": _tagged(map(pack_to_gateway, gateway_messages())),
+        "to_proposer": _tagged(map(pack_to_runner, verifier_messages())),
+        "to_verifier": _tagged(map(pack_to_gateway, proposer_messages())),
         "to_rank": _tagged(map(pack_rank, follower_messages())),
         "to_lead": _tagged(map(pack_rank, lead_messages())),
     }
@@ -296,6 +330,8 @@ def untold() -> set[str]:
     told: list[tuple[Any, Callable[[], Iterable[Any]]]] = [
         (ToRunner, runner_messages),
         (ToGateway, gateway_messages),
+        (ToProposer, verifier_messages),
+        (FromProposer, proposer_messages),
         (Entry, entries),
         (ToRank, follower_messages),
         (ToLead, lead_messages),

@@ -22,7 +22,7 @@ from worker.slots import actions
 from worker.slots.actions import Action, SeatRank, SlotAction, Task, Tell
 from worker.slots.facts import ended, refused
 from worker.slots.processes import GROUP, SlotProcesses
-from worker.slots.runner_specs import CannotSeat, RankSeats, RunnerSpecs
+from worker.slots.runner_specs import CannotSeat, ProposerPlaces, RankSeats, RunnerSpecs
 from worker.slots.table import Slot
 from worker.transfer.downloads import Downloads
 
@@ -48,6 +48,12 @@ class Executor:
         """Send a message to the peer with this ROUTER identity; return False if there is no such
         peer."""
         return self.link.send(peer, self.client.write(message))
+
+    def send_places(self, places: ProposerPlaces, slots: Mapping[str, Slot], now: float) -> None:
+        """Tell lead runners where their draft models are ready, if that is news."""
+        for slot, place in places.news(slots, now):
+            if not self._say(slot, place):
+                places.forget(slot.name)
 
     def do(self, action: Action, slots: Mapping[str, Slot], now: float) -> Sequence[Noted]:
         """Do one action and return what to note: the action if it was done, or the reported fact if

@@ -1,7 +1,8 @@
 """Talks to the operating system about ports and addresses: makes the specs and seats of runners.
 
 A rank of a group first gets a seat: the address at which its left neighbour reaches this node, with
-a port that was not used recently. When all seats are known each rank gets its `RunnerSpec`.
+a port that was not used recently. When all seats are known each rank gets its `RunnerSpec`. A lead
+runner is also told where the draft model of its card is ready, if that is in another runner.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 
+from bus.client import BusClient
+from bus.models.role_plan import choose_proposer, round_trips_of
 from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
 from bus.wire.cards import ModelCard
-from bus.wire.ids import InstanceId, NodeId
-from bus.wire.instances import Instance, RankSeat
-from bus.wire.messages.control import GroupSpec, RunnerSpec
+from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, RankSeat, reachable
+from bus.wire.messages.control import GroupSpec, ProposerPlace, RunnerSpec
 from bus.wire.messages.events import RankSeated
 from worker.machine.node_card import addresses
 from worker.machine.ports import PortPool
-from worker.machine.rank_addresses import RankAddresses
+from worker.machine.rank_addresses import LINK_READING_S, RankAddresses
 from worker.machine.rdma import device_row
 from worker.models.local_models import LocalModels
 from worker.slots.actions import GiveSpec, SeatRank
+from worker.slots.table import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +185,78 @@ class RunnerSpecs:
             ranks=instance.seats,
             secret=self.ring_secret(instance.instance, instance.generation),
             form_deadline_s=self.group_connect_s,
+        )
+
+
+class ProposerPlaces:
+    """Where the draft models of this node's lead runners are ready. A runner gets the place when it
+    is new, and when the place changes. `seen` has the readings of peers and links."""
+
+    def __init__(self, client: BusClient, models: LocalModels, seen: RankAddresses) -> None:
+        self._client = client
+        self._models = models
+        self._seen = seen
+        self._sent: dict[str, tuple[Boot, ProposerPlace]] = {}
+
+    def news(self, slots: Mapping[str, Slot], now: float) -> list[tuple[Slot, ProposerPlace]]:
+        """Return the places to send, by slot. They count as sent, unless `forget` follows."""
+        news: list[tuple[Slot, ProposerPlace]] = []
+        for name, slot in slots.items():
+            instance = self._led(slot)
+            card = None if instance is None else self._models.cards.get(instance.model)
+            draft = None if card is None else card.draft
+            is_model = draft is not None and draft.drafter == "draft_model"
+            if instance is None or draft is None or not is_model or slot.boot is None:
+                self._sent.pop(name, None)
+                continue
+            boot, before = self._sent.get(name, (None, None))
+            before = before if boot == slot.boot else None
+            place = self._place(instance, draft.model, before, now)
+            if place != before:
+                self._sent[name] = slot.boot, place
+                news.append((slot, place))
+        return news
+
+    def forget(self, slot: str) -> None:
+        """Send the place again, because the runner did not get it."""
+        self._sent.pop(slot, None)
+
+    def _led(self, slot: Slot) -> Instance | None:
+        """Return the instance whose lead runner is in this slot; None if there is none."""
+        if slot.task is None or slot.task.rank or slot.life not in ("loading", "ready"):
+            return None
+        instance = self._client.state.instances.get(slot.task.instance)
+        return instance if instance is not None and instance.serves else None
+
+    def _place(
+        self, instance: Instance, draft: ModelId, before: ProposerPlace | None, now: float
+    ) -> ProposerPlace:
+        me, seen = self._client.speaker.node, self._seen
+        trips = round_trips_of(
+            reading for reading, at in seen.links.values() if now - at <= LINK_READING_S
+        )
+        present = None if before is None else before.proposer
+        others = self._client.state.instances.values()
+        chosen = choose_proposer(instance, draft, others, trips, present)
+        empty = ProposerPlace(
+            instance=instance.instance, generation=instance.generation, model=draft
+        )
+        if isinstance(chosen, str):
+            return empty.model_copy(update={"why": chosen})
+        lead = chosen.lead
+        peers = seen.peers.get(me)
+        hosts = {} if peers is None else {peer.node: peer.host for peer in peers[0].peers}
+        address = None if lead is None else reachable(lead, me, hosts)
+        if lead is None or address is None:
+            why = f"{draft} runs on a node that does not listen for other nodes"
+            return empty.model_copy(update={"why": why})
+        return empty.model_copy(
+            update={
+                "node": lead.node,
+                "proposer": chosen.instance,
+                "proposer_generation": chosen.generation,
+                "address": address,
+            }
         )
 
 

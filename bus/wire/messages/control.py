@@ -253,8 +253,24 @@ class SlotRefused(Message):
     message: str
 
 
+class ProposerPlace(Message):
+    """To a lead runner: where the draft model of its card is ready, on another node or in another
+    runner of its own node. An empty `address`: nowhere, because of `why`."""
+
+    kind: Literal["proposer_place"] = "proposer_place"
+    instance: InstanceId
+    generation: int
+    model: ModelId
+    node: NodeId | None = None
+    proposer: InstanceId | None = None
+    proposer_generation: int = 0
+    address: str = ""
+    why: str = ""
+
+
 SlotTalk = Annotated[
-    RunnerSpec | SlotHello | SlotDrain | SlotEnded | SlotRefused, Field(discriminator="kind")
+    RunnerSpec | SlotHello | SlotDrain | SlotEnded | SlotRefused | ProposerPlace,
+    Field(discriminator="kind"),
 ]
 
 

@@ -13,6 +13,7 @@ from pydantic import Field
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Phase
+from bus.wire.messages.requests import ProposerUse
 from bus.wire.messages.wire import Message
 
 
@@ -128,6 +129,7 @@ class RunnerReading(Message):
     tokenizer. `row_tokens_per_s`: the measured speed of a row that decodes alone; 0: not measured.
     `kv_disk_hits`: prompts that started from KV on disk. `kv_moved_runs`: runs of KV copied from
     other nodes; `kv_moves_dearer`: not copied, because computing was expected to be faster.
+    `proposer`: its use of a draft model in another runner; None: its card names none.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -176,6 +178,7 @@ class RunnerReading(Message):
     kv_moved_bytes: int = 0
     kv_moves_dearer: int = 0
     kv_moves_failed: int = 0
+    proposer: ProposerUse | None = None
 
 
 class ClassDemand(Message):

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from bus.wire.ids import ModelId, RequestId
+from bus.wire.errors import FailReason, RefusalReason
+from bus.wire.ids import ModelId, NodeId, RequestId
 from bus.wire.messages.wire import Message
 
 
@@ -172,11 +173,11 @@ Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model should think, from least to most. (`thinking` False means not at all.)"""
 
 
-Speculate = Literal["auto", "off", "ngram", "grammar", "draft_model", "mtp"]
+Speculate = Literal["auto", "off", "ngram", "grammar", "draft_model", "mtp", "remote"]
 """How rows are drafted: `off`, by the named drafter, or as the model can without a change of text
 (`auto`). `grammar` drafts the text that a response format leaves no choice about. `ngram` also
-copies from earlier text; `draft_model` asks a smaller model instead, and `mtp` the model's head for
-multi-token prediction."""
+copies from earlier text. `draft_model` asks a smaller model in the same runner instead, `mtp` the
+model's head for multi-token prediction, and `remote` a smaller model in another runner."""
 
 SPECULATE: tuple[Speculate, ...] = get_args(Speculate)
 
@@ -195,6 +196,26 @@ class DraftWeights(Message):
     drafter: Literal["draft_model", "mtp"] = "draft_model"
     folder: str = ""
     depth: int = 1
+
+
+ProposerState = Literal["none", "connecting", "ready", "paused"]
+
+
+class ProposerUse(Message):
+    """A lead runner's use of a draft model in another runner, the *proposer*, on `node`. `paused`:
+    it was lost or refused, for this `reason`, and is tried again after a pause. `round_trip_ms`:
+    measured by this runner; 0: not measured. It sent `questions`; `drafts` came in time to be used.
+    `lost` counts how often the proposer was lost."""
+
+    model: ModelId
+    node: NodeId | None = None
+    state: ProposerState
+    reason: FailReason | RefusalReason | None = None
+    why: str = ""
+    round_trip_ms: float = 0.0
+    questions: int = 0
+    drafts: int = 0
+    lost: int = 0
 
 
 class GenerationRequest(Message):

@@ -31,7 +31,7 @@ answered by `Vectors`. 5: `effort`, `thinking_budget`, `variables` for the model
 `Submit` takes to another runner. A choice may end for `memory_pressure` with its text cut off. 11:
 each rank of a group reports on a traced request (`RankTraced`). 12: `prediction`; `Usage` counts
 drafts. 13: `Submit` asks for an answer that outlives its runner: `Begun` has the tokens of the
-prompt, and deltas those of the answer. 14: `speculate`. 15: `mtp` as its value."""
+prompt, and deltas those of the answer. 14: `speculate`. 15: `mtp`; drafts of others (`Attach`)."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; renewed when half is used."""
 TRIAL_TOKENS = 8

@@ -7,16 +7,19 @@ each, are checked first, without the weights.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import math
 import re
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
+from runner.engine import EngineFacts
 from runner.library import MODEL_REMAPPING
 
 MAX_HEADER_BYTES = 100 << 20
@@ -29,6 +32,8 @@ BYTES_OF = {
 """The size in bytes of one value, for each data type that MLX reads from safetensors files."""
 ANEW = "download it again"
 TOKENIZER = "tokenizer.json"
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+"""The errors of reading a tokenizer file."""
 
 
 def problem_of(folder: Path) -> str | None:
@@ -69,12 +74,28 @@ def other_vocabulary(folder: Path, target: Path) -> str | None:
     contents: list[Any] = []
     for place in (folder, target):
         try:
-            content = json.loads((place / TOKENIZER).read_bytes())
-            added = {entry["content"]: entry["id"] for entry in content.get("added_tokens") or ()}
-            contents.append((content["model"]["vocab"], added))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            contents.append(_tokens_in(place))
+        except UNREADABLE as error:
             return f"{place.name}/{TOKENIZER} cannot be compared ({type(error).__name__}: {error})"
     return None if contents[0] == contents[1] else "its tokenizer has another vocabulary"
+
+
+def with_vocabulary(facts: EngineFacts, folder: Path) -> EngineFacts:
+    """Return the facts with a `vocabulary_digest`, which is equal for models whose token ids mean
+    the same. If it cannot be computed, it is empty."""
+    try:
+        text = json.dumps(_tokens_in(folder), sort_keys=True)
+    except UNREADABLE:
+        text = ""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return replace(facts, extra={**facts.extra, "vocabulary_digest": digest if text else ""})
+
+
+def _tokens_in(folder: Path) -> Any:
+    """Return the tokens of a model's tokenizer file, and the added ones. Raises `UNREADABLE`."""
+    content = json.loads((folder / TOKENIZER).read_bytes())
+    added = {entry["content"]: entry["id"] for entry in content.get("added_tokens") or ()}
+    return content["model"]["vocab"], added
 
 
 def _family(config: Path) -> str:

@@ -15,6 +15,8 @@ from runner.schedule.drafting.length import (
 )
 from runner.schedule.drafting.ngram import NgramDrafter
 from runner.schedule.drafting.proposals import ModelTurns
+from runner.schedule.drafting.questions import AskingRow, RemoteQuestions
+from runner.schedule.drafting.remote import BlockWish, RemoteDrafter
 from runner.schedule.drafting.together import SharedCosts, best_shared_length, chances_of
 from runner.schedule.drafting.turns import DraftTurns
 
@@ -23,6 +25,8 @@ __all__ = [
     "LENGTHS",
     "LONGEST_DRAFT",
     "WAIT_SHARE",
+    "AskingRow",
+    "BlockWish",
     "Draft",
     "DraftRules",
     "DraftTurns",
@@ -30,6 +34,8 @@ __all__ = [
     "ModelTurns",
     "NgramDrafter",
     "NoDrafter",
+    "RemoteDrafter",
+    "RemoteQuestions",
     "SharedCosts",
     "best_length",
     "best_shared_length",

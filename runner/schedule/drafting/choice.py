@@ -18,13 +18,14 @@ EXACT_TOKENS = 320
 class DraftRules:
     """How rows with one choice are drafted. `why_not`: why they decode plainly; empty if they are
     drafted. `copies`: from earlier text and the prediction. `asks_model`: the draft model or the
-    MTP head guesses. `within`: only up to so many tokens of the row; None: without a limit.
-    `together`: also beside other rows, if these allow it, too. The text that a grammar implies is
-    always a draft."""
+    MTP head guesses. `asks_remote`: a proposer in another runner guesses, if there is one.
+    `within`: only up to so many tokens of the row; None: without a limit. `together`: also beside
+    other rows, if these allow it, too. The text that a grammar implies is always a draft."""
 
     why_not: str = ""
     copies: bool = False
     asks_model: bool = False
+    asks_remote: bool = False
     within: int | None = None
     together: bool = False
 
@@ -51,13 +52,17 @@ def _rules(choice: Speculate, facts: EngineFacts, *, is_exact: bool) -> DraftRul
         # Gaps in a row's KV move its columns, on which the last digits depend: never together.
         why_not = _why_not_exact(facts, is_exact=is_exact)
         asks = not (facts.no_draft_model and facts.no_mtp)
-        return DraftRules(why_not, copies=True, asks_model=asks, within=EXACT_TOKENS)
+        return DraftRules(
+            why_not, copies=True, asks_model=asks, asks_remote=not asks, within=EXACT_TOKENS
+        )
     if choice == "draft_model":
         # The draft model serves one row at a time.
         return DraftRules(facts.no_draft_model, asks_model=True)
     if choice == "mtp":
         # The head follows one row.
         return DraftRules(facts.no_mtp, asks_model=True)
+    if choice == "remote":
+        return DraftRules(asks_remote=True, together=True)
     return DraftRules(copies=choice == "ngram", together=True)
 
 

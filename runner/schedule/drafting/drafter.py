@@ -16,15 +16,16 @@ from bus.wire.ids import TokenId
 LONGEST_DRAFT = 32
 """The most tokens of a draft."""
 
-DraftSource = Literal["ngram", "prediction", "grammar", "draft_model"]
+DraftSource = Literal["ngram", "prediction", "grammar", "draft_model", "remote"]
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """The guessed next tokens of a row. `rates[i]` is the expected share of cases, 0..1, in which
     token i is right if all tokens before it are. `source`: copied from the row's own text or from
-    the text that the client predicted, or the only text that the row's grammar allows. A draft of
-    the draft model has no tokens yet: it has so many guesses as `rates`."""
+    the text that the client predicted, or the only text that the row's grammar allows, or guessed
+    by another runner (`remote`). A draft of the runner's own draft model has no tokens yet: it has
+    so many guesses as `rates`."""
 
     tokens: tuple[TokenId, ...]
     rates: tuple[float, ...]

@@ -18,6 +18,7 @@ from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter
 from runner.schedule.drafting.length import best_length, worth_waiting
 from runner.schedule.drafting.ngram import FADES, PRIOR_WEIGHT
 from runner.schedule.drafting.proposals import ModelTurns
+from runner.schedule.drafting.remote import RemoteDrafter
 from runner.schedule.drafting.together import LAG_SHARE, MOST_LAG, chances_of
 
 IMPLIED_RATE = 0.9
@@ -31,7 +32,7 @@ class DraftTurns:
     read before the next plan, because text may be implied by it. `is_due`: a draft may follow the
     row's last token, because that token was read before the next plan. `lag`: the plain steps that
     the row has lost to steps with drafts of several rows; below 0: gained. `model`: the draft
-    model's part; None: it does not guess."""
+    model's part; None: it does not guess. `remote`: the drafter, if it asks another runner."""
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class DraftTurns:
         model: ModelTurns | None = None,
     ) -> None:
         self._drafter = drafter
+        self.remote = drafter if isinstance(drafter, RemoteDrafter) else None
         self.model = model
         self._costs = costs
         self._follows_grammar = follows_grammar
@@ -80,6 +82,11 @@ class DraftTurns:
             self._right = FADES * self._right + is_right
             self._tried = FADES * self._tried + 1.0
             self._implied = self._implied[1:] if is_right else ()
+
+    def arrived(self, tokens: Sequence[TokenId]) -> bool:
+        """Take a draft of another runner. Return whether any of it is of use."""
+        self._waits = self._foreseen = None
+        return self.remote is not None and self.remote.arrived(tokens)
 
     def imply(self, tokens: Sequence[TokenId]) -> None:
         """Set the only text that the row's grammar allows next, after the tokens taken so far."""

@@ -13,12 +13,14 @@ from bus.models.role_plan import (
     NGRAM,
     MissingRole,
     RolePlan,
+    choose_proposer,
     plan_roles,
     roles_of,
     round_trips_of,
 )
 from bus.wire.cards import ModelCard, NodeCard
-from bus.wire.ids import ModelId, NodeId
+from bus.wire.ids import InstanceId, ModelId, NodeId
+from bus.wire.instances import Instance, RankReady, Shard
 from bus.wire.messages.readings import LinkReading, MeasuredLink
 from bus.wire.messages.requests import DraftWeights
 from tests.harness.fleets import NOW_S, card
@@ -97,11 +99,13 @@ def test_an_unmeasured_round_trip_refuses_a_proposer() -> None:
     assert plan.proposer.model == NGRAM and "is not measured" in plan.why
 
 
-def test_a_proposer_on_another_node_is_not_supported_yet() -> None:
+def test_a_plan_says_what_the_card_must_name() -> None:
     cards = (node("n1", BIG_AT, SMALL_AT), node("n2", SMALL_AT))
     trips = apart(n1_n2=0.001)
     remote = planned(*cards, verifier=BIG, trips=trips)
-    assert not remote.is_supported and "proposers on other nodes" in remote.why
+    assert remote.is_supported and "as long as it is loaded there: name it" in remote.why
+    away = BIG_AT.model_copy(update={"draft": DraftWeights(model=SMALL, why_not="not here")})
+    assert planned(node("n1", away), cards[1], verifier=BIG, trips=trips).why.endswith("there")
     beside = planned(cards[0], verifier=BIG)
     assert beside.colocated and beside.is_supported and "`draft_model`" in beside.why
     named = BIG_AT.model_copy(update={"draft": DraftWeights(model=SMALL, path="/s")})
@@ -155,6 +159,49 @@ def test_a_round_trip_is_that_of_the_faster_address_and_of_the_slower_direction(
         LinkReading(node=N2, links=(link(N1, 0.03), link(N3, 0.0)), measured_at_s=0.0),
     ]
     assert round_trips_of(readings) == apart(n1_n2=0.03), "an unmeasured one is left out"
+
+
+def ready(name: str, at: NodeId, of: ModelId = SMALL, **more: Any) -> Instance:
+    shard = Shard(rank=0, node=at, first_layer=0, last_layer=4, bytes_reserved=1)
+    lead = RankReady(rank=0, node=at, process="runner:00", addresses=("tcp://h:1",), pid=1)
+    fields = {"status": "ready", "context_tokens": 9, "keep_alive_s": 1.0, "ready": (lead,)}
+    return Instance.model_validate(
+        {"instance": InstanceId(name), "model": of, "shards": (shard,), **fields, **more}
+    )
+
+
+TARGET = ready("i-big", N1, BIG)
+TRIPS = apart(n1_n2=0.03, n1_n3=0.001)
+
+
+def chosen(*instances: Instance, present: str = "") -> str:
+    """The chosen instance, or why there is none."""
+    trips, before = {**TRIPS, **apart(n1_n4=0.2)}, InstanceId(present)
+    choice = choose_proposer(TARGET, SMALL, (TARGET, *instances), trips, before)
+    assert choice == choose_proposer(TARGET, SMALL, (*reversed(instances), TARGET), trips, before)
+    return choice if isinstance(choice, str) else choice.instance
+
+
+def test_a_near_instance_proposes_before_one_at_home_and_that_before_one_further_away() -> None:
+    near, home, further = ready("i3", N3), ready("i1", N1), ready("i2", N2)
+    assert chosen(further, home, near) == "i3"
+    assert chosen(further, home) == "i1"
+    assert chosen(further) == "i2"
+    assert chosen(ready("i5", NodeId("n5"))) == "i5", "the runner measures what nodes did not"
+    assert "200 ms; the limit is 100 ms" in chosen(ready("i4", NodeId("n4")))
+    assert chosen(further, ready("i6", N2), present="i6") == "i6", "it stays"
+    assert chosen(home, ready("i6", N2), present="i6") == "i1", "unless a better one is ready"
+
+
+def test_only_ready_instances_of_the_draft_model_that_stay_propose() -> None:
+    for other in (
+        ready("i3", N3, status="draining"),
+        ready("i3", N3, status="placed"),
+        ready("i3", N3, ready=()),
+        ready("i3", N3, yields_to="other"),
+        ready("i3", N3, of=BIG),
+    ):
+        assert chosen(other) == "no instance of the draft model small is ready"
 
 
 def fleets(count: int) -> None:

@@ -18,7 +18,10 @@ def test_a_draft_model_is_found_on_the_node_or_missed_with_a_notice(tmp_path: Pa
     assert big.draft is not None and big.draft.path == "" and big.draft.weights_bytes == 0
     assert "it is not on this node" in big.draft.why_not
     (notice,) = weights.passed_over
-    assert notice.taken and "draft model small has no effect" in notice.why
+    assert (
+        notice.taken
+        and "small is not on this node; it drafts only while it is loaded" in notice.why
+    )
     write_model(tmp_path / "small", CONFIG)
     by_name = {card.model: card for card in weights.look()}
     draft, small = by_name[ModelId("big")].draft, by_name[ModelId("small")]

@@ -1,7 +1,8 @@
 """Finds the draft models that cards name, among the models of the same node. Pure.
 
-A runner loads a draft model beside its target, so both must be on its node. A draft model that is
-missing costs speed, never an answer: the model then decodes plainly, and `shoal ls` has a notice.
+A runner loads a draft model beside its target if both are on its node. Otherwise it uses a ready
+instance on another node, if there is one (decision 0105). A draft model that is missing costs
+speed, never an answer: the model then decodes plainly, and `shoal ls` has a notice.
 """
 
 from __future__ import annotations
@@ -42,6 +43,11 @@ def with_draft(
         return card.model_copy(update={"draft": weights}), None
     name = card.draft.model
     text = f"card.toml: the draft model {name} has no effect: {why_not}"
+    if draft is None:
+        text = (
+            f"card.toml: the draft model {name} is not on this node; it drafts only while it is "
+            "loaded on another one"
+        )
     remedy = f"`shoal pull {name}` on this node, or remove draft_model"
     missing = DraftWeights(model=name, why_not=f"the draft model {name} cannot be used: {why_not}")
     return card.model_copy(update={"draft": missing}), Unfit("no_effect", text, remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -102,11 +103,25 @@ def fleet(
             for row in node["models"]
         ],
     )
+    for use in answer["in_use"]:
+        output.note(_proposer_text(use))
     if answer["refused"] is not None:
         raise CliError(f"no {answer['refused']['role']}: {answer['refused']['why']}")
     plan = answer["plan"]
     seats = [f"{plan[role]['model']} on {plan[role]['name']}" for role in ("verifier", "proposer")]
     output.say(f"verifier {seats[0]}, proposer {seats[1]}: {plan['why']}")
+
+
+def _proposer_text(use: Mapping[str, Any]) -> str:
+    """Return a line about a runner's use of a draft model in another runner."""
+    text = f"{use['verifier']} on {use['verifier_node']}: the draft model {use['model']}"
+    if use["state"] == "ready":
+        trip_ms, count = use["round_trip_ms"] or 0.0, use["questions"]
+        return (
+            f"{text} is used on {use['node']} ({trip_ms:.1f} ms; {use['drafts']} of {count} "
+            "drafts came in time)"
+        )
+    return f"{text} is not used in another runner: {use['why'] or use['state']}"
 
 
 DONE = {

@@ -21,6 +21,8 @@ from bus.models.role_plan import (
 )
 from bus.wire.cards import ModelCard, NodeCard, model_named
 from bus.wire.ids import ModelId
+from bus.wire.messages.readings import RunnerReading
+from bus.wire.messages.requests import ProposerUse
 from gateway.http.middleware import Resource, answer_json
 from gateway.view.fleet import FleetCard
 
@@ -77,6 +79,25 @@ class FleetPlan(TypedDict):
     why: str
 
 
+class FleetUse(TypedDict):
+    """A runner on `verifier_node` that uses, or would use, a draft model in another runner. `node`:
+    where it is; null: nowhere. `state`: none, connecting, ready, or paused after a loss or refusal
+    with this `reason`. `round_trip_ms`: measured by the runner; null: not measured. It sent
+    `questions`; `drafts` came in time. `lost`: how often the proposer was lost."""
+
+    verifier_node: str
+    verifier: str | None
+    model: str
+    node: str | None
+    state: str
+    reason: str | None
+    why: str
+    round_trip_ms: float | None
+    questions: int
+    drafts: int
+    lost: int
+
+
 class FleetRefusal(TypedDict):
     """No node can take a role. `model`: the model that the client named, else null."""
 
@@ -86,10 +107,12 @@ class FleetRefusal(TypedDict):
 
 
 class FleetAnswer(TypedDict):
-    """All nodes, this one first, and the plan; null if it is `refused`."""
+    """All nodes, this one first, and the plan; null if it is `refused`. `in_use`: the proposers of
+    the loaded models whose cards name a draft model."""
 
     node: str
     nodes: list[FleetNode]
+    in_use: list[FleetUse]
     plan: FleetPlan | None
     refused: FleetRefusal | None
 
@@ -116,7 +139,14 @@ class Fleet(Resource):
         nodes = [
             _node(entry, trips.get(frozenset((own, entry.card.node))), targets) for entry in fleet
         ]
-        answer: FleetAnswer = {"node": own, "nodes": nodes, "plan": None, "refused": None}
+        runners = self.cluster.readings.runners(now)
+        answer: FleetAnswer = {
+            "node": own,
+            "nodes": nodes,
+            "in_use": [_use(runner, use) for runner in runners if (use := runner.proposer)],
+            "plan": None,
+            "refused": None,
+        }
         if isinstance(plan, MissingRole):
             answer["refused"] = {"role": plan.role, "model": plan.model, "why": plan.why}
         else:
@@ -174,6 +204,22 @@ def _models(card: NodeCard, targets: Iterable[ModelCard]) -> list[FleetModel]:
         }
         models.append(ngrams)
     return models
+
+
+def _use(runner: RunnerReading, use: ProposerUse) -> FleetUse:
+    return {
+        "verifier_node": runner.node,
+        "verifier": runner.model,
+        "model": use.model,
+        "node": use.node,
+        "state": use.state,
+        "reason": use.reason,
+        "why": use.why,
+        "round_trip_ms": use.round_trip_ms or None,
+        "questions": use.questions,
+        "drafts": use.drafts,
+        "lost": use.lost,
+    }
 
 
 def _seat(seat: RoleSeat) -> FleetSeat:

@@ -1,0 +1,98 @@
+"""Talks to a proposer in another runner and to the scheduler: passes questions and drafts on.
+
+Runs in the main thread. After each step, and after each draft, the scheduler says what to ask for.
+Nothing waits for a draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bus.service import Shell
+from bus.wire.data_frames import pack_ids
+from bus.wire.ids import TokenId
+from bus.wire.messages.control import ProposerPlace, RunnerSpec
+from bus.wire.messages.requests import ProposerUse
+from bus.wire.proposals import PROPOSE_S, Propose
+from runner.lead.lead_loop import LeadLoop
+from runner.serving import ProposerLink
+
+
+class RemoteDrafts:
+    """The drafts that another runner makes for this one, whose card names a draft model."""
+
+    def __init__(self, spec: RunnerSpec, shell: Shell, loop: LeadLoop) -> None:
+        self._loop = loop
+        self._now = shell.reactor.now
+        self._link = ProposerLink(spec, shell, self)
+
+    @property
+    def use(self) -> ProposerUse:
+        """Return what a reading shows."""
+        use, scheduler = self._link.use, self._loop.scheduler
+        if scheduler is None:
+            return use
+        remote = scheduler.remote
+        return use.model_copy(update={"questions": remote.count, "drafts": remote.useful})
+
+    def loaded(self, vocabulary: str) -> None:
+        """Begin, now that the scheduler exists. `vocabulary`: the digest of the model's tokens."""
+        self._link.vocabulary = vocabulary
+        self.usable(self._link.why_not)
+
+    def go_to(self, place: ProposerPlace) -> None:
+        """Use the proposer at this place from now on."""
+        self._link.go_to(place)
+
+    def watch(self, now: float) -> None:
+        """Notice a lost proposer, and try it again; called a few times a second."""
+        self._link.watch(now)
+
+    def stepped(self) -> None:
+        """Ask for what the rows need after a step."""
+        if self._link.use.state != "ready":
+            return
+        with self._loop.scheduling() as scheduler:
+            questions = scheduler.remote.due()
+            ended_rows = scheduler.remote.ended_rows()
+        for row in ended_rows:
+            self._link.withdraw(row)
+        dropped: list[int] = []
+        for question in questions:
+            message = Propose(
+                number=question.number,
+                row=question.row,
+                base=question.base,
+                tokens=pack_ids(question.tokens),
+                prompt=question.prompt,
+                length=question.length,
+                steps=0,
+                seed=question.seed,
+                sampling=question.sampling,
+                remaining_ms=int(PROPOSE_S * 1000),
+            )
+            if not self._link.ask(message, self._now()):
+                dropped.append(question.number)
+        if dropped:
+            with self._loop.scheduling() as scheduler:
+                for number in dropped:
+                    scheduler.remote.refuse(number, None)
+
+    def close(self) -> None:
+        self._link.close()
+
+    # --- from the link ---------------------------------------------------------------------
+
+    def usable(self, why_not: str) -> None:
+        if self._loop.scheduler is not None:
+            with self._loop.scheduling() as scheduler:
+                scheduler.remote.use(why_not)
+
+    def drafted(self, number: int, tokens: Sequence[TokenId]) -> None:
+        with self._loop.scheduling() as scheduler:
+            scheduler.remote.arrive(number, tokens)
+        self.stepped()
+
+    def undrafted(self, number: int, has: int | None) -> None:
+        with self._loop.scheduling() as scheduler:
+            scheduler.remote.refuse(number, has)

@@ -1,0 +1,151 @@
+"""The questions of a runner to a proposer in another runner, and the use of the answers.
+
+Pure. A row's tokens are sent once: each question has the tokens that the proposer lacks, and the
+number of tokens that it has. A question names its answer by a number. At most `MOST_OPEN` questions
+are open. Without a proposer, all of this is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from bus.wire.ids import TokenId
+from bus.wire.messages.requests import Sampling
+from runner.engine import RowId
+from runner.schedule.drafting.turns import DraftTurns
+
+MOST_OPEN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AskingRow:
+    """A row that may be drafted now: its tokens (`prompt` and `made`), and how they are drawn. It
+    may get `left` more tokens."""
+
+    row: RowId
+    turns: DraftTurns
+    prompt: Sequence[TokenId]
+    made: Sequence[TokenId]
+    seed: int
+    sampling: Sampling
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockQuestion:
+    """The question for a draft of a row, with the fields of `Propose`."""
+
+    number: int
+    row: RowId
+    base: int
+    tokens: tuple[TokenId, ...]
+    prompt: int
+    length: int
+    seed: int
+    sampling: Sampling
+
+
+@dataclass(slots=True)
+class RemoteQuestions:
+    """The questions of all rows of one runner. `vocabulary`: its model's token ids are below it.
+    `rows` returns the rows that may be drafted now, and `live` has all rows in the engine.
+    `why_not`: why there is no proposer; empty if there is. `count` questions were asked since the
+    load, and `useful` drafts came in time to be used."""
+
+    vocabulary: int
+    live: Container[RowId]
+    rows: Callable[[], Iterable[AskingRow]]
+    why_not: str = "the model's card names no draft model"
+    count: int = 0
+    useful: int = 0
+    _open: dict[int, tuple[RowId, DraftTurns]] = field(
+        default_factory=dict[int, tuple[RowId, DraftTurns]]
+    )
+    _sent: dict[RowId, int] = field(default_factory=dict[RowId, int])
+    """How many of a row's own tokens the proposer has."""
+
+    def use(self, why_not: str) -> None:
+        """Ask from now on, or no more because of `why_not`. The next proposer
+        gets all tokens again."""
+        self.why_not = why_not
+        for number in tuple(self._open):
+            self.refuse(number, 0)
+        self._sent.clear()
+
+    def due(self) -> list[BlockQuestion]:
+        """Return the questions to send now."""
+        questions: list[BlockQuestion] = []
+        for row in () if self.why_not else self.rows():
+            remote = row.turns.remote
+            if remote is None or len(self._open) >= MOST_OPEN:
+                continue
+            wish = remote.wish(row.left)
+            if wish is None:
+                continue
+            remote.order(wish)
+            self._forget(row.row)
+            self.count += 1
+            self._open[self.count] = row.row, row.turns
+            length = len(row.prompt) + len(row.made)
+            base = min(self._sent.get(row.row, 0), length)
+            self._sent[row.row] = length
+            question = BlockQuestion(
+                number=self.count,
+                row=row.row,
+                base=base,
+                tokens=(*_tokens(row, base), *wish.presumed),
+                prompt=len(row.prompt),
+                length=wish.length,
+                seed=row.seed,
+                sampling=row.sampling,
+            )
+            questions.append(question)
+        return questions
+
+    def ended_rows(self) -> list[RowId]:
+        """Return the rows that the proposer may forget, once each."""
+        gone = [row for row in self._sent if row not in self.live]
+        for row in gone:
+            del self._sent[row]
+            self._forget(row)
+        return gone
+
+    def arrive(self, number: int, tokens: Sequence[TokenId]) -> None:
+        """Take a draft. It is dropped if nothing asked for it or its row has ended."""
+        row, turns = self._open.pop(number, (None, None))
+        if row is not None and turns is not None and row in self.live:
+            self.useful += turns.arrived(tokens[: _valid(tokens, self.vocabulary)])
+
+    def refuse(self, number: int, has: int | None) -> None:
+        """Note that there will be no such draft. If the proposer only lacked tokens, it has `has`
+        tokens of the row; else the row pauses."""
+        row, turns = self._open.pop(number, (None, None))
+        if row is None or turns is None or turns.remote is None:
+            return
+        if has is None:
+            turns.remote.rest()
+            return
+        if row in self._sent:
+            self._sent[row] = max(min(self._sent[row], has), 0)
+        turns.remote.drop()
+
+    def _forget(self, row: RowId) -> None:
+        """Expect no answer to earlier questions of this row."""
+        for number in [number for number, (other, _) in self._open.items() if other == row]:
+            del self._open[number]
+
+
+def _tokens(row: AskingRow, start: int) -> Sequence[TokenId]:
+    """Return the row's tokens from number `start` on."""
+    if start >= len(row.prompt):
+        return row.made[start - len(row.prompt) :]
+    return (*row.prompt[start:], *row.made)
+
+
+def _valid(tokens: Sequence[TokenId], vocabulary: int) -> int:
+    """Return how many of the first tokens the model knows."""
+    for at, token in enumerate(tokens):
+        if not 0 <= token < vocabulary:
+            return at
+    return len(tokens)

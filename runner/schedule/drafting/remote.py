@@ -1,0 +1,163 @@
+"""Drafts that another runner makes: when to ask for them, and what of them is still of use.
+
+Pure. A draft is asked for ahead of the step that verifies it, and used if it has arrived: nothing
+waits for it. The row continues meanwhile. If its further tokens are the first ones of the draft,
+the rest is usable. While a draft is verified, the next one is asked for as if all of it were right.
+
+How often drafts are right, and by how many tokens they come late, decides whether to ask again. If
+they do not pay, the row asks for none for some tokens; each pause is twice as long. So drafts of
+another runner depend on the clock, but only the speed of a row depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
+from operator import mul
+
+from bus.wire.ids import TokenId
+from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter
+from runner.schedule.drafting.length import LENGTHS, best_length
+from runner.schedule.drafting.proposals import (
+    FADES,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    PRIOR_RATE,
+    PRIOR_WEIGHT,
+)
+
+LEAST_SAVED = 0.1
+"""A draft must promise to save so many plain steps, else it is not worth asking for."""
+NEWEST_SHARE = 0.5
+"""Weight of the newest measured lateness against the earlier ones."""
+LEAST_BLOCK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWish:
+    """A draft of `length` tokens to ask for. They follow the row's tokens and then `presumed`,
+    tokens of an earlier draft that were not verified yet."""
+
+    presumed: tuple[TokenId, ...]
+    length: int
+
+
+class RemoteDrafter:
+    """The drafts of another runner for one row. Where they are not better, those of `own` are used.
+    `costs[i]`: the cost of a step that verifies `LENGTHS[i]` tokens, in plain steps."""
+
+    def __init__(self, own: Drafter, costs: Sequence[float]) -> None:
+        self._own = own
+        self._costs = costs
+        self._guess: list[TokenId] = []
+        """The tokens that are expected to follow the row's."""
+        self._ordered = 0
+        """The length of the draft that was asked for and may still be of use; 0: there is none."""
+        self._ahead = 0
+        """Where this draft begins, counted from the row's end. It is negative if the row has
+        overtaken the beginning, with the tokens `_since`."""
+        self._since: list[TokenId] = []
+        self._right, self._tried = PRIOR_RATE * PRIOR_WEIGHT, PRIOR_WEIGHT
+        self._late = 0.0
+        self._is_trial = True
+        self._pause, self._rests_for = FIRST_PAUSE, 0
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether a draft was asked for and may still be of use."""
+        return self._ordered > 0
+
+    def take(self, tokens: Sequence[TokenId]) -> None:
+        """Add committed tokens, and count whether they were guessed."""
+        self._own.take(tokens)
+        for token in tokens:
+            self._rests_for = max(self._rests_for - 1, 0)
+            if self._guess:
+                is_right = self._guess[0] == token
+                self._count(is_right=is_right)
+                self._guess = self._guess[1:] if is_right else []
+                if not is_right and self._ahead > 0:
+                    self._ordered = 0  # it was asked for after tokens that did not come
+            self._ahead -= 1
+            if self._ordered and self._ahead < 0:
+                self._since.append(token)
+                if len(self._since) >= self._ordered:
+                    self._arrived_late(len(self._since))
+                    self._ordered = 0
+
+    def draft(self, most: int) -> Draft | None:
+        """Return up to `most` guessed tokens, from the drafter that is expected to give more."""
+        own, tokens = self._own.draft(most), tuple(self._guess[:most])
+        if not tokens:
+            return own
+        draft = Draft(tokens, (self._rate,) * len(tokens), "remote")
+        return own if own is not None and _expected(own) > _expected(draft) else draft
+
+    def wish(self, left: int) -> BlockWish | None:
+        """Return the draft to ask for now; None if there is one on its way, enough is here, or
+        drafts do not pay. The row may get `left` more tokens."""
+        if self._ordered or self._rests_for:
+            return None
+        ahead, late = len(self._guess), ceil(self._late - 0.5)
+        length, gain = best_length((self._rate,) * LONGEST_DRAFT, 1.0, self._costs)
+        chance = self._rate ** (ahead + late)
+        saved = (gain - 1.0) * self._costs[LENGTHS.index(length)] if length else 0.0
+        if chance * saved < LEAST_SAVED and not (self._is_trial and not ahead):
+            if not ahead:
+                self.rest()
+            return None
+        if ahead > length + late:
+            return None
+        block = min(max(length, LEAST_BLOCK) + late, LONGEST_DRAFT, left - ahead)
+        return BlockWish(tuple(self._guess), block) if block > late else None
+
+    def order(self, wish: BlockWish) -> None:
+        """Note that this draft was asked for."""
+        self._is_trial = False
+        self._ordered, self._ahead = wish.length, len(wish.presumed)
+        self._since = []
+
+    def arrived(self, tokens: Sequence[TokenId]) -> bool:
+        """Take the draft that was asked for. Return whether any of it is of use."""
+        if not self._ordered:
+            return False
+        self._ordered, late = 0, len(self._since)
+        self._arrived_late(late)
+        if self._ahead > 0:
+            self._guess = [*self._guess[: self._ahead], *tokens]
+            return True
+        for guess, token in zip(tokens, self._since, strict=False):
+            self._count(is_right=guess == token)
+            if guess != token:
+                return False
+        if len(tokens) - late > len(self._guess):
+            self._guess = list(tokens[late:])
+            return True
+        return False
+
+    def drop(self) -> None:
+        """Expect the draft that was asked for no more."""
+        self._ordered = 0
+
+    def rest(self) -> None:
+        """Ask for none for some tokens."""
+        self._ordered, self._rests_for, self._is_trial = 0, self._pause, True
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    @property
+    def _rate(self) -> float:
+        return self._right / self._tried
+
+    def _count(self, *, is_right: bool) -> None:
+        self._right = FADES * self._right + is_right
+        self._tried = FADES * self._tried + 1.0
+
+    def _arrived_late(self, tokens: int) -> None:
+        self._late += NEWEST_SHARE * (tokens - self._late)
+
+
+def _expected(draft: Draft) -> float:
+    """Return the expected number of right tokens."""
+    return sum(accumulate(draft.rates, mul))
