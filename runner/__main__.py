@@ -64,10 +64,9 @@ def load_engine(
     Drafts are measured unless the card, or else this setting, says "off" without a draft model."""
     from runner.mlx.engine import load_engine as load
     from runner.mlx.model.cores import shared_threads
-    from runner.mlx.model.files import with_vocabulary
 
     draft = spec.draft
-    engine = load(
+    return load(
         Path(spec.path),
         dtype=cast("Precision", spec.dtype),
         memory_limit_bytes=spec.memory_limit_bytes,
@@ -81,8 +80,13 @@ def load_engine(
         **_proposer(spec.draft),
         disk=None if kv_limits is None else (kv_limits, spec.model),
     )
-    engine.facts = with_vocabulary(engine.facts, Path(spec.path))
-    return engine
+
+
+def vocabulary_digest(spec: RunnerSpec) -> str:
+    """Return the digest of the model's tokens."""
+    from runner.mlx.model.files import vocabulary_digest as digest
+
+    return digest(Path(spec.path))
 
 
 def _proposer(draft: DraftWeights | None) -> dict[str, Any]:
@@ -232,6 +236,7 @@ def main() -> int:
             open_maker=open_maker,
             prepare=import_libraries,
             engine_bytes=engine_bytes,
+            vocabulary_digest=vocabulary_digest,
             speculate=settings.runner.speculate,
             parity=settings.runner.parity,
         ),

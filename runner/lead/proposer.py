@@ -8,7 +8,8 @@ is never drafted itself. An attached verifier that pings keeps the instance in u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bus.service import Shell
@@ -51,11 +52,18 @@ class _Block:
 
 
 class RowProposer:
-    """The `ProposalTaker` of a generative model. `vocabulary`: the digest of its tokens; empty
-    until it is loaded, or if there is none."""
+    """The `ProposalTaker` of a generative model. `digest` returns the digest of its tokens, empty
+    if they cannot be read. It is called in a thread when the first verifier attaches. `vocabulary`:
+    this digest; None before."""
 
-    def __init__(self, server: RequestServer, shell: Shell, loop: LeadLoop) -> None:
-        self.vocabulary = ""
+    def __init__(
+        self, server: RequestServer, shell: Shell, loop: LeadLoop, digest: Callable[[], str]
+    ) -> None:
+        self.vocabulary: str | None = None
+        self._digest = digest
+        self._reading: threading.Thread | None = None
+        self._attaching: dict[bytes, Attach] = {}
+        self._call = shell.reactor.call
         self._server = server
         self._loop = loop
         self._log = shell.log
@@ -77,7 +85,7 @@ class RowProposer:
         elif isinstance(message, Propose):
             self._propose(peer, message, now)
         else:
-            self._attach(peer)
+            self._attach(peer, message)
 
     def alive(self, peer: bytes, now: float) -> None:
         """Keep the instance in use while a verifier is attached."""
@@ -85,6 +93,7 @@ class RowProposer:
             self._server.totals.used_at = now
 
     def drop(self, peer: bytes) -> None:
+        self._attaching.pop(peer, None)
         if self._verifiers.pop(peer, None) is not None:
             self._log.info("a verifier is gone", peer=peer.decode(errors="replace"))
             for request_id in [key for key, block in self._blocks.items() if block.peer == peer]:
@@ -136,17 +145,38 @@ class RowProposer:
             return Refusal(reason="wrong_generation", message=why)
         if (refusal := self._not_now()) is not None:
             return refusal
-        if not self.vocabulary or message.vocabulary != self.vocabulary:
+        if self.vocabulary is not None and self.vocabulary != (message.vocabulary or None):
             why = f"the tokenizer of {spec.model} has another vocabulary"
             return Refusal(reason="unsupported", message=why)
         return None
 
-    def _attach(self, peer: bytes) -> None:
+    def _attach(self, peer: bytes, message: Attach) -> None:
+        """Attach a verifier, once the digest of the vocabulary is there."""
         facts = self._loop.facts
         assert facts is not None, "ready"
+        if self.vocabulary is None:
+            self._attaching[peer] = message
+            if self._reading is None:
+                read = self._read_vocabulary
+                self._reading = threading.Thread(target=read, name="digest", daemon=True)
+                self._reading.start()
+            return
         self._verifiers[peer] = VerifierTexts(facts.vocabulary, facts.context_tokens)
         self._log.info("drafts for a verifier", peer=peer.decode(errors="replace"))
         self._server.send(peer, Attached(facts.context_tokens))
+
+    def _read_vocabulary(self) -> None:
+        """Compute the digest. In a thread of its own, because the file may be large."""
+        digest = self._digest()
+
+        def digested() -> None:
+            """Answer the verifiers that have waited for the digest."""
+            self.vocabulary = digest
+            attaching, self._attaching = self._attaching, {}
+            for peer, message in attaching.items():
+                self.take(peer, message, self._now())
+
+        self._call(digested)
 
     def _propose(self, peer: bytes, message: Propose, now: float) -> None:
         texts = self._verifiers.get(peer)

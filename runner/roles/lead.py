@@ -64,7 +64,9 @@ class LeadRole(ServingRole):
         )
         if self._channel is not None:
             self._responder.ask_ranks = self._ask_ranks
-        self._proposer = self._server.proposals = RowProposer(self._server, shell, self._loop)
+        self._proposer = self._server.proposals = RowProposer(
+            self._server, shell, self._loop, partial(self._factories.vocabulary_digest, spec)
+        )
         has_model = spec.draft is not None and spec.draft.drafter == "draft_model"
         self._remote = RemoteDrafts(spec, shell, self._loop) if has_model else None
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
@@ -181,9 +183,8 @@ class LeadRole(ServingRole):
             "no_drafts": self._why_no_drafts,
             "no_proposer": self._no_proposer,
         }
-        self._proposer.vocabulary = vocabulary = str(facts.extra.get("vocabulary_digest", ""))
         if self._remote is not None:
-            self._remote.loaded(vocabulary)
+            self._remote.loaded(self._factories.vocabulary_digest(self._spec))
         self._warn_of_proposer()
         self._note_kv(self._meter.kv)
         self._host.signal("loaded")

@@ -68,6 +68,8 @@ class Factories:
     the engine's thread. `form_group` (group, own rank, seconds;
     raises CannotForm) and `prepare` are called in the main thread; `prepare` at most once and
     first: it may import what the others need, except MLX.
+    `vocabulary_digest` returns a digest of the model's tokens, empty if they cannot be read; called
+    in any thread.
     `engine_bytes` returns MLX's peak memory, None if unknown. `speculate` and `parity` are the
     operator's settings."""
 
@@ -84,6 +86,7 @@ class Factories:
     command_engine: Callable[[str], CommandEngine | None] = lambda _name: None
     environment: Callable[[str], Environment | None] = lambda _name: None
     prepare: Callable[[], None] = lambda: None
+    vocabulary_digest: Callable[[RunnerSpec], str] = lambda _spec: ""
     engine_bytes: Callable[[], int | None] = lambda: None
     speculate: Speculate = "off"
     parity: Literal["exact", "fast"] = "exact"

@@ -195,7 +195,12 @@ def following(load: Callable[..., FollowingEngine]) -> Factories:
 
 
 def heavy() -> Factories:
-    return replace(fake(), load_engine=load_heavy, load_text=real.load_text)
+    return replace(
+        fake(),
+        load_engine=load_heavy,
+        load_text=real.load_text,
+        vocabulary_digest=real.vocabulary_digest,
+    )
 
 
 FOLLOWERS = {"stray": load_straying, "swollen": load_swollen, "hanging": load_hanging}

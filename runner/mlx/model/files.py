@@ -14,12 +14,10 @@ import math
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from runner.engine import EngineFacts
 from runner.library import MODEL_REMAPPING
 
 MAX_HEADER_BYTES = 100 << 20
@@ -80,15 +78,14 @@ def other_vocabulary(folder: Path, target: Path) -> str | None:
     return None if contents[0] == contents[1] else "its tokenizer has another vocabulary"
 
 
-def with_vocabulary(facts: EngineFacts, folder: Path) -> EngineFacts:
-    """Return the facts with a `vocabulary_digest`, which is equal for models whose token ids mean
-    the same. If it cannot be computed, it is empty."""
+def vocabulary_digest(folder: Path) -> str:
+    """Return a digest that is equal for models whose token ids mean the same; empty if it cannot be
+    computed. It takes some tenths of a second for a large vocabulary."""
     try:
         text = json.dumps(_tokens_in(folder), sort_keys=True)
     except UNREADABLE:
-        text = ""
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return replace(facts, extra={**facts.extra, "vocabulary_digest": digest if text else ""})
+        return ""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _tokens_in(folder: Path) -> Any:

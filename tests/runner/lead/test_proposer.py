@@ -103,8 +103,9 @@ class Pair:
         self.server.responder = cast(Any, self)
         self.server.phase = "ready"
         self.drafting = Drafting()
-        self.proposer = RowProposer(self.server, self.shell("n2"), cast(LeadLoop, self.drafting))
-        self.proposer.vocabulary = "same"
+        self.proposer = RowProposer(
+            self.server, self.shell("n2"), cast(LeadLoop, self.drafting), lambda: "same"
+        )
         self.server.proposals = self.proposer
         weights = DraftWeights(model=ModelId("small"), why_not="not here")
         own = spec.model_copy(
