@@ -47,8 +47,8 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     ),
     "speculate": (
         '"ngram"',
-        "how tokens are drafted: auto, off, ngram, grammar, draft_model or mtp; from the next "
-        "load on",
+        "how tokens are drafted: auto, off, ngram, grammar, draft_model, mtp or remote; from the "
+        "next load on",
     ),
     "draft_model": (
         '"small-model"',

@@ -68,6 +68,8 @@ class CardBody(Closed):
     special_tokens_in_messages: bool | None = None
     speculate: str | None = None
     draft_model: str | None = None
+    mtp_folder: str | None = None
+    mtp_depth: int | None = None
     compatible_backends: list[str] | None = None
     backend_preference: list[str] | None = None
     name: str | None = None
