@@ -42,7 +42,7 @@ REASONS: dict[FailReason, RefusalReason] = {
 
 
 @dataclass(slots=True)
-class _Block:
+class DraftBlock:
     """A draft in the making. `first_step`: the step before its row began."""
 
     peer: bytes
@@ -54,7 +54,7 @@ class _Block:
 class RowProposer:
     """The `ProposalTaker` of a generative model. `digest` returns the digest of its tokens, empty
     if they cannot be read. It is called in a thread when the first verifier attaches. `vocabulary`:
-    this digest; None before."""
+    this digest; None before. `blocks`: the drafts in the making."""
 
     def __init__(
         self, server: RequestServer, shell: Shell, loop: LeadLoop, digest: Callable[[], str]
@@ -69,7 +69,7 @@ class RowProposer:
         self._log = shell.log
         self._now = shell.reactor.now
         self._verifiers: dict[bytes, VerifierTexts] = {}
-        self._blocks: dict[RequestId, _Block] = {}
+        self.blocks: dict[RequestId, DraftBlock] = {}
         self._serial = 0
 
     # --- from verifiers ------------------------------------------------------------------
@@ -96,7 +96,7 @@ class RowProposer:
         self._attaching.pop(peer, None)
         if self._verifiers.pop(peer, None) is not None:
             self._log.info("a verifier is gone", peer=peer.decode(errors="replace"))
-            for request_id in [key for key, block in self._blocks.items() if block.peer == peer]:
+            for request_id in [key for key, block in self.blocks.items() if block.peer == peer]:
                 self._cancel(request_id)
 
     # --- from the engine -----------------------------------------------------------------
@@ -104,7 +104,7 @@ class RowProposer:
     def stepped(self, news: Stepped) -> None:
         """Send the drafts that are complete after a step."""
         for event in news.events:
-            block = self._blocks.get(event.key.request_id)
+            block = self.blocks.get(event.key.request_id)
             if block is None:
                 continue
             match event:
@@ -113,10 +113,10 @@ class RowProposer:
                 case schedule.RowToken(sampled=sampled):
                     block.tokens.append(sampled.token)
                 case schedule.RowFinished():
-                    del self._blocks[event.key.request_id]
+                    del self.blocks[event.key.request_id]
                     self._finished(block, news.step)
                 case schedule.RowFailed(reason=reason, message=message):
-                    del self._blocks[event.key.request_id]
+                    del self.blocks[event.key.request_id]
                     refusal = Refusal(reason=REASONS.get(reason, "not_ready"), message=message)
                     self._refuse(block, refusal)
                 case schedule.RowPrefilled() | schedule.RowScored():
@@ -189,8 +189,8 @@ class RowProposer:
         if isinstance(text, ProposalRefused):
             self._server.send(peer, text)
             return
-        block = _Block(peer, message, self._loop.status.steps_done)
-        if sum(other.peer == peer for other in self._blocks.values()) >= MOST_OPEN:
+        block = DraftBlock(peer, message, self._loop.status.steps_done)
+        if sum(other.peer == peer for other in self.blocks.values()) >= MOST_OPEN:
             why = f"{MOST_OPEN} drafts are in the making for this runner; that is the limit"
             self._refuse(block, Refusal(reason="queue_full", message=why))
             return
@@ -211,9 +211,9 @@ class RowProposer:
             return
         if placed.displaced is not None:
             self._server.give_back(placed.displaced, begun=False)
-        self._blocks[prepared.request_id] = block
+        self.blocks[prepared.request_id] = block
 
-    def _finished(self, block: _Block, step: int) -> None:
+    def _finished(self, block: DraftBlock, step: int) -> None:
         length = block.message.length
         if len(block.tokens) != length:
             why = f"the draft has {len(block.tokens)} of {length} tokens"
@@ -226,7 +226,7 @@ class RowProposer:
             block.peer, Proposed(block.message.number, tokens, length, passes, peak_bytes)
         )
 
-    def _refuse(self, block: _Block, refusal: Refusal) -> None:
+    def _refuse(self, block: DraftBlock, refusal: Refusal) -> None:
         self._server.send(block.peer, ProposalRefused(block.message.number, refusal, 0))
 
     def _withdraw(self, peer: bytes, row: int) -> None:
@@ -237,12 +237,12 @@ class RowProposer:
 
     def _supersede(self, peer: bytes, row: int) -> None:
         """Stop a draft of this row that is in the making: a newer question replaces it."""
-        for request_id, block in tuple(self._blocks.items()):
+        for request_id, block in tuple(self.blocks.items()):
             if (block.peer, block.message.row) == (peer, row):
                 self._cancel(request_id)
 
     def _cancel(self, request_id: RequestId) -> None:
-        del self._blocks[request_id]
+        del self.blocks[request_id]
         if self._server.phase != "ended":
             with self._loop.scheduling() as scheduler:
                 scheduler.cancel(request_id, self._now())

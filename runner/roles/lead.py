@@ -201,12 +201,14 @@ class LeadRole(ServingRole):
         self.described = {**self.described, **works.facts}
 
     def _stepped(self, news: Stepped) -> None:
-        if self._host.phase != "ended":
-            self._responder.stepped(news)
+        if (phase := self._host.phase) == "ended":
+            return
+        self._responder.stepped(news)
+        if self._proposer.blocks:
             self._proposer.stepped(news)
-            if self._remote is not None:
-                self._remote.stepped()
-        if self._host.phase == "warming":
+        if self._remote is not None:
+            self._remote.stepped()
+        if phase == "warming" and self._host.phase == phase:
             self._startup.stepped(news)
 
 
