@@ -177,7 +177,7 @@ def test_of_a_client_only_so_many_requests_wait(made: GatewayTestbed) -> None:
         eventually(lambda: clients(made)["few"]["waiting"] == 1, 10, "it waits")
 
         def refused_everywhere() -> bool:
-            found = [chat(made, "few") for _ in range(6)]
+            found = [chat(made, "few") for _ in range(16)]
             return all(one.status_code == 429 for one in found)
 
         eventually(refused_everywhere, 10, "each process has heard of it")
