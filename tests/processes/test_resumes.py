@@ -114,7 +114,8 @@ def test_streams_of_all_kinds_survive(
         gaps += gaps_of(client, undisturbed, name, chance.randint(1, 120), hit)
     p95 = note(shape, fault, gaps)
     if shape == "replica" and PROVING:
-        assert p95 <= 3.0
+        # a frozen runner is silent for 2 s before its requests leave it
+        assert p95 <= (5.0 if fault == "SIGSTOP" else 3.0)
 
 
 def test_a_lost_node_takes_no_stream_along(
