@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bus.service import Shell
-from bus.wire.data_frames import pack_ids
 from bus.wire.ids import TokenId
 from bus.wire.messages.control import ProposerPlace, RunnerSpec
 from bus.wire.messages.requests import ProposerUse
-from bus.wire.proposals import PROPOSE_S, Propose
 from runner.lead.lead_loop import LeadLoop
 from runner.serving import ProposerLink
 
@@ -57,22 +55,8 @@ class RemoteDrafts:
             ended_rows = scheduler.remote.ended_rows()
         for row in ended_rows:
             self._link.withdraw(row)
-        dropped: list[int] = []
-        for question in questions:
-            message = Propose(
-                number=question.number,
-                row=question.row,
-                base=question.base,
-                tokens=pack_ids(question.tokens),
-                prompt=question.prompt,
-                length=question.length,
-                steps=0,
-                seed=question.seed,
-                sampling=question.sampling,
-                remaining_ms=int(PROPOSE_S * 1000),
-            )
-            if not self._link.ask(message, self._now()):
-                dropped.append(question.number)
+        now = self._now()
+        dropped = [question.number for question in questions if not self._link.ask(question, now)]
         if dropped:
             with self._loop.scheduling() as scheduler:
                 for number in dropped:

@@ -127,7 +127,7 @@ def test_a_request_begins_again_if_its_engine_reports_no_tokens_and_has_sent_non
 ) -> None:
     reader = Reader(testbed, "tokens=3 every_ms=1500", stream_options={"include_usage": True})
     assert submit_of(runner)["deaths"] == 0
-    time.sleep(0.5)  # the gateway takes note that the runner has accepted it
+    reader.wait_lines(1)  # the head of the stream follows the runner's acceptance
     runner.end()
     again = submit_of(reload(testbed))
     assert (again["deaths"], again["suspect"], again["has"]) == (1, True, [])

@@ -103,6 +103,29 @@ class Gateway:
         return bool(mine) and isinstance(mine[-1], Finished | Failed)
 
 
+def bare_parts(folder: Path, host: Any, reactor: PollReactor, logged: io.StringIO) -> RoleParts:
+    """Return the parts of a role that never loads anything."""
+    spec = RunnerSpec(
+        instance=InstanceId("i"),
+        generation=1,
+        rank=0,
+        size=1,
+        model=ModelId("m"),
+        path="",
+        dtype="float32",
+        first_layer=0,
+        last_layer=1,
+        context_tokens=64,
+        addresses=(f"ipc://{folder}/data",),
+        memory_limit_bytes=1,
+    )
+    log, never = Log(node="n", process="runner:00", stream=logged), cast(Any, None)
+    speaker = Speaker(NodeId("n"), "runner:00", Boot("b"))
+    shell = Shell(speaker, Endpoints(str(folder)), reactor, log)
+    factories = Factories(never, never, never, never, never, never, never, never)
+    return RoleParts(spec, host, shell, factories, FlightRecorder())
+
+
 class Site(Generic[AnyRole]):
     """A role that is ready, and one gateway; `connect` adds others."""
 

@@ -10,17 +10,23 @@ random keys, penalties and bias.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
-from runner.engine import EngineFacts, RowId, SampledToken
+from runner.engine import EngineFacts, RowId
 from runner.mlx.kv import RowKV, evaluated
 from runner.mlx.mtp.block import LoadedHead
-from runner.mlx.sampling import BatchSampler, EngineRow, Proposals, RowDraw, greedy_draw
+from runner.mlx.sampling import (
+    EngineRow,
+    Proposer,
+    RowDraw,
+    greedy_draw,
+    guess_sampler,
+    read_guesses,
+)
 
 ROOM_TOKENS = 256
 """Room for further tokens of a row."""
@@ -49,15 +55,12 @@ class _Followed:
         return self.start + self.fed + self.waits
 
 
-class MtpGuesses:
-    """Guesses tokens of the rows of a model with `vocabulary` tokens. `failure`: the error that
-    ended its guesses; empty: none."""
+class MtpGuesses(Proposer):
+    """Guesses tokens of the rows of a model with `vocabulary` tokens."""
 
     def __init__(self, head: LoadedHead, vocabulary: int) -> None:
-        self.failure = ""
+        super().__init__(vocabulary, head.context_tokens)
         self._head = head
-        self._vocabulary = vocabulary
-        self._made: dict[RowId, list[TokenId]] = {}
         self._followed: _Followed | None = None
 
     def applied(self, facts: EngineFacts) -> EngineFacts:
@@ -75,7 +78,7 @@ class MtpGuesses:
     ) -> EngineFacts:
         """Return the model's facts with the cost of a guessed token, in plain steps of `plain_s`
         seconds by this clock."""
-        tokens = [TokenId((3 + 7 * at) % self._vocabulary) for at in range(TRIAL_TOKENS)]
+        tokens = [TokenId((3 + 7 * at) % self.vocabulary) for at in range(TRIAL_TOKENS)]
         hidden = self._head.tap.embedded(mx.array([tokens], mx.int32))
         seconds: list[float] = []
         for _ in range(TRIAL_TIMES):
@@ -94,20 +97,13 @@ class MtpGuesses:
         why = f"the MTP head failed: {self.failure}"
         return replace(facts, no_mtp=why) if self.failure and facts.no_mtp != why else facts
 
-    def take(self, tokens: Iterable[SampledToken]) -> None:
-        """Add the new tokens of rows, in order."""
-        for sampled in tokens:
-            self._made.setdefault(sampled.row, []).append(sampled.token)
-
-    def forget(self, rows: Iterable[RowId]) -> None:
-        """Forget rows that leave the engine, and free their KV."""
-        for row in rows:
-            self._made.pop(row, None)
-            if self.follows(row):
-                self._followed = None
-
     def follows(self, row: RowId) -> bool:
+        """Return whether the head has the KV of this row."""
         return self._followed is not None and self._followed.row == row
+
+    def drop(self) -> None:
+        """Free the KV of the row."""
+        self._followed = None
 
     def prompt(self, row: EngineRow, start: int, hidden: mx.array) -> list[mx.array]:
         """Add the hidden states (1, tokens, width) of a chunk of a row's prompt from the position
@@ -131,33 +127,17 @@ class MtpGuesses:
         followed.waits += hidden.shape[1]
         return [hidden, *(self._caught_up(followed) if followed.waits > MOST_WAITING else ())]
 
-    def proposals(
-        self, rows: Sequence[EngineRow], wanted: Iterable[tuple[RowId, int]]
-    ) -> Proposals:
-        """Return guesses for the `wanted` rows, each with its most tokens. Their last tokens must
-        have been read, and their sampling state be their own."""
-        named = {row.name: row for row in rows}
-        return tuple(
-            (name, self._proposed(named[name], most)) for name, most in wanted if name in named
-        )
-
-    def _proposed(self, row: EngineRow, most: int) -> tuple[TokenId, ...]:
-        tokens = (*row.spec.tokens, *self._made.get(row.name, ()))
-        is_ready = len(tokens) == row.draw.position and row.prefilled
-        if self.failure or not is_ready or len(tokens) + most > self._head.context_tokens:
-            return ()
+    def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> tuple[TokenId, ...]:
+        """Return up to `most` guesses after all tokens of a row; none if the head has missed some
+        of its positions."""
         followed = self._followed
         if followed is None or followed.row != row.name or followed.end != len(tokens) - 1:
             self._follow(row, len(tokens) - 1)
             return ()
         if not followed.waits:
             return ()
-        try:
-            out = self._fed(followed, tokens[followed.start + followed.fed + 1 :])
-            return self._guesses(followed, out, row.draw, min(most, self._head.depth))
-        except Exception as error:
-            self._fail(error)
-            return ()
+        out = self._fed(followed, tokens[followed.start + followed.fed + 1 :])
+        return self._guesses(followed, out, row.draw, min(most, self._head.depth))
 
     def _follow(self, row: EngineRow, start: int) -> _Followed:
         """Follow a row from the position `start` on."""
@@ -168,19 +148,16 @@ class MtpGuesses:
     def _caught_up(self, followed: _Followed) -> list[mx.array]:
         """Compute the KV of all waiting positions whose next tokens are there. Return arrays to
         evaluate."""
-        tokens = (*followed.prompt, *self._made.get(followed.row, ()))
+        tokens = (*followed.prompt, *self.made.get(followed.row, ()))
         tokens = tokens[followed.start + followed.fed + 1 : followed.end + 1]
         if not tokens:
             return []
         try:
             self._fed(followed, tokens)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
             return []
         return evaluated([followed.cache])
-
-    def _fail(self, error: Exception) -> None:
-        self._followed, self.failure = None, f"{type(error).__name__}: {error}"
 
     def _fed(self, followed: _Followed, tokens: Sequence[TokenId]) -> mx.array:
         """Compute the KV of as many waiting positions as there are tokens, each with the token
@@ -201,17 +178,14 @@ class MtpGuesses:
         self, followed: _Followed, out: mx.array, draw: RowDraw, most: int
     ) -> tuple[TokenId, ...]:
         """Return `most` guesses after an output of the head."""
-        own = copy.copy(draw)
-        own.top = None
-        sampler = BatchSampler([own], self._vocabulary)
+        sampler = guess_sampler(draw, self.vocabulary)
         drawn: list[mx.array] = []
         while True:
             logits, hidden = self._head.logits(out)
-            token = sampler.draw(logits[:, : self._vocabulary]).tokens
+            token = sampler.draw(logits[:, : self.vocabulary]).tokens
             mx.async_eval(token)
             drawn.append(token)
             if len(drawn) == most:
                 break
             out = self._head.run(hidden, token[:, None], followed.cache)
-        guessed: list[int] = mx.concatenate(drawn).tolist()  # pyright: ignore[reportAssignmentType]
-        return tuple(map(TokenId, guessed))
+        return read_guesses(drawn)

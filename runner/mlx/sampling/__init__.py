@@ -5,12 +5,12 @@ reading the last token of a row with a grammar.
 """
 
 from runner.mlx.sampling.batch_sampler import BatchSampler, Drawn, RowDraw
-from runner.mlx.sampling.draft_model import DraftModel, greedy_draw
+from runner.mlx.sampling.draft_model import DraftModel
 from runner.mlx.sampling.drafted import advance
 from runner.mlx.sampling.grammar_mask import GrammarMasks
 from runner.mlx.sampling.pending_step import DrawnRows, PendingStep, Proposals, result_of
 from runner.mlx.sampling.prompt_scoring import ScoredChunk, ScoredRows, score_chunks
-from runner.mlx.sampling.proposer import Proposer
+from runner.mlx.sampling.proposer import Proposer, greedy_draw, guess_sampler, read_guesses
 from runner.mlx.sampling.row import AdmittedRows, EngineRow
 from runner.mlx.sampling.token_source import ReceivingSource, RowDraft, SamplingSource, TokenSource
 
@@ -34,6 +34,8 @@ __all__ = [
     "TokenSource",
     "advance",
     "greedy_draw",
+    "guess_sampler",
+    "read_guesses",
     "result_of",
     "score_chunks",
 ]

@@ -9,19 +9,17 @@ tokens that the row has gained since then. An error ends its guesses, and nothin
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
-from bus.wire.messages.requests import Sampling
-from runner.engine import EngineFacts, RowId, SampledToken
+from runner.engine import EngineFacts, RowId
 from runner.mlx.kv import evaluated
-from runner.mlx.sampling.batch_sampler import BatchSampler, RowDraw
-from runner.mlx.sampling.pending_step import Proposals
+from runner.mlx.sampling.batch_sampler import RowDraw
+from runner.mlx.sampling.proposer import Proposer, greedy_draw, guess_sampler, read_guesses
 from runner.mlx.sampling.row import EngineRow
 
 CHUNK_TOKENS = 512
@@ -61,16 +59,13 @@ class DraftSource(Protocol):
         ...
 
 
-class DraftModel:
-    """Guesses tokens of the rows of a target with `vocabulary` tokens. `failure`: the error that
-    ended its guesses; empty: none."""
+class DraftModel(Proposer):
+    """Guesses tokens of the rows of a target with `vocabulary` tokens."""
 
     def __init__(self, source: DraftSource, vocabulary: int) -> None:
-        self.failure = ""
+        super().__init__(vocabulary, source.context_tokens)
         self._source = source
         self._model = source.model
-        self._vocabulary = vocabulary
-        self._made: dict[RowId, list[TokenId]] = {}
         self._held: _Held | None = None
 
     def applied(self, facts: EngineFacts) -> EngineFacts:
@@ -87,7 +82,7 @@ class DraftModel:
     ) -> EngineFacts:
         """Return the target's facts with the cost of a guessed token, in plain steps of `plain_s`
         seconds by this clock."""
-        prompt = tuple(TokenId((3 + 7 * at) % self._vocabulary) for at in range(3 * TRIAL_TOKENS))
+        prompt = tuple(TokenId((3 + 7 * at) % self.vocabulary) for at in range(3 * TRIAL_TOKENS))
         seconds: list[float] = []
         for _ in range(TRIAL_TIMES):
             caches = self._source.new_caches(len(prompt) + ROOM_TOKENS)
@@ -104,39 +99,18 @@ class DraftModel:
         is_news = bool(self.failure) and facts.no_draft_model != why
         return replace(facts, no_draft_model=why) if is_news else facts
 
-    def take(self, tokens: Iterable[SampledToken]) -> None:
-        """Add the new tokens of rows, in order."""
-        for sampled in tokens:
-            self._made.setdefault(sampled.row, []).append(sampled.token)
+    def follows(self, row: RowId) -> bool:
+        """Return whether the draft model has the KV of this row."""
+        return self._held is not None and self._held.row == row
 
-    def forget(self, rows: Iterable[RowId]) -> None:
-        """Forget rows that leave the engine, and free their KV."""
-        for row in rows:
-            self._made.pop(row, None)
-            if self._held is not None and self._held.row == row:
-                self._held = None
+    def drop(self) -> None:
+        """Free the KV of the row."""
+        self._held = None
 
-    def proposals(
-        self, rows: Sequence[EngineRow], wanted: Iterable[tuple[RowId, int]]
-    ) -> Proposals:
-        """Return guesses for the `wanted` rows, each with its most tokens. Their last tokens must
-        have been read, and their sampling state be their own."""
-        named = {row.name: row for row in rows}
-        return tuple(
-            (name, self._proposed(named[name], most)) for name, most in wanted if name in named
-        )
-
-    def _proposed(self, row: EngineRow, most: int) -> tuple[TokenId, ...]:
-        tokens = (*row.spec.tokens, *self._made.get(row.name, ()))
-        is_ready = len(tokens) == row.draw.position and row.prefilled
-        if self.failure or not is_ready or len(tokens) + most > self._source.context_tokens:
-            return ()
-        try:
-            held = self._caught_up(row.name, tokens)
-            guesses = self._guesses(held.caches, tokens[len(held.fed) :], row.draw, most)
-        except Exception as error:
-            self._held, self.failure = None, f"{type(error).__name__}: {error}"
-            return ()
+    def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> tuple[TokenId, ...]:
+        """Return `most` guesses after all tokens of a row."""
+        held = self._caught_up(row.name, tokens)
+        guesses = self._guesses(held.caches, tokens[len(held.fed) :], row.draw, most)
         held.sure = len(tokens)
         held.fed = [*tokens, *guesses[:-1]]
         return guesses
@@ -170,24 +144,16 @@ class DraftModel:
         self, caches: list[Any], tokens: Sequence[TokenId], draw: RowDraw, most: int
     ) -> tuple[TokenId, ...]:
         """Return `most` guesses after these tokens. All but the last are computed, too."""
-        own = copy.copy(draw)
-        own.top = None
-        sampler = BatchSampler([own], self._vocabulary)
+        sampler = guess_sampler(draw, self.vocabulary)
         inputs = mx.array([list(tokens)], mx.int32)
         drawn: list[mx.array] = []
         for _ in range(most):
             logits = self._model(inputs, cache=caches)[:, -1]
-            token = sampler.draw(_as_wide(logits, self._vocabulary)).tokens
+            token = sampler.draw(_as_wide(logits, self.vocabulary)).tokens
             mx.async_eval(token)
             drawn.append(token)
             inputs = token[:, None]
-        guessed: list[int] = mx.concatenate(drawn).tolist()  # pyright: ignore[reportAssignmentType]
-        return tuple(map(TokenId, guessed))
-
-
-def greedy_draw(position: int) -> RowDraw:
-    """Return the sampling state of a row whose next token is at this position."""
-    return RowDraw(Sampling(temperature=0.0), seed=0, position=position)
+        return read_guesses(drawn)
 
 
 def _as_wide(logits: mx.array, vocabulary: int) -> mx.array:

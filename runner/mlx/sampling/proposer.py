@@ -1,45 +1,114 @@
-"""Talks to MLX: the protocol of proposers, which guess tokens beside a loaded model. They are a
+# pyright: reportUnknownMemberType=false
+# (mlx leaves the arguments of `eval`, `state` and their kin untyped)
+"""Talks to MLX: what all proposers share, which guess tokens beside a loaded model. They are a
 draft model, and the model's MTP head."""
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
+import mlx.core as mx
+
+from bus.wire.ids import TokenId
+from bus.wire.messages.requests import Sampling
 from runner.engine import EngineFacts, RowId, SampledToken
+from runner.mlx.sampling.batch_sampler import BatchSampler, RowDraw
 from runner.mlx.sampling.pending_step import Proposals
 from runner.mlx.sampling.row import EngineRow
 
 
-class Proposer(Protocol):
-    """Guesses the next tokens of one row at a time."""
+class Proposer(ABC):
+    """Guesses the next tokens of one row at a time, for a model with `vocabulary` tokens. A row and
+    its guesses have at most `context_tokens` tokens. `made` are the new tokens of the rows.
+    `failure`: the error that ended its guesses; empty: none."""
 
+    def __init__(self, vocabulary: int, context_tokens: int) -> None:
+        self.failure = ""
+        self.vocabulary = vocabulary
+        self.made: dict[RowId, list[TokenId]] = {}
+        self._context_tokens = context_tokens
+
+    @abstractmethod
     def applied(self, facts: EngineFacts) -> EngineFacts:
         """Return the model's facts with this proposer, whose speed is not measured yet."""
-        ...
 
+    @abstractmethod
     def measured(
         self, facts: EngineFacts, clock: Callable[[], float], plain_s: float
     ) -> EngineFacts:
         """Return the model's facts with the cost of a guessed token, in plain steps of `plain_s`
         seconds by this clock."""
-        ...
 
+    @abstractmethod
     def noted(self, facts: EngineFacts) -> EngineFacts:
         """Return the model's facts, with the error that ended the guesses, if there is one."""
-        ...
+
+    @abstractmethod
+    def follows(self, row: RowId) -> bool:
+        """Return whether the proposer has the KV of this row."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Free the KV of the row that the proposer follows."""
+
+    @abstractmethod
+    def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> tuple[TokenId, ...]:
+        """Return up to `most` guesses after all tokens of a row. An error ends the guesses."""
 
     def take(self, tokens: Iterable[SampledToken]) -> None:
         """Add the new tokens of rows, in order."""
-        ...
+        for sampled in tokens:
+            self.made.setdefault(sampled.row, []).append(sampled.token)
 
     def forget(self, rows: Iterable[RowId]) -> None:
         """Forget rows that leave the engine, and free their KV."""
-        ...
+        for row in rows:
+            self.made.pop(row, None)
+            if self.follows(row):
+                self.drop()
 
     def proposals(
         self, rows: Sequence[EngineRow], wanted: Iterable[tuple[RowId, int]]
     ) -> Proposals:
         """Return guesses for the `wanted` rows, each with its most tokens. Their last tokens must
         have been read, and their sampling state be their own."""
-        ...
+        named = {row.name: row for row in rows}
+        return tuple(
+            (name, self._proposed(named[name], most)) for name, most in wanted if name in named
+        )
+
+    def fail(self, error: Exception) -> None:
+        """End all guesses because of an error."""
+        self.drop()
+        self.failure = f"{type(error).__name__}: {error}"
+
+    def _proposed(self, row: EngineRow, most: int) -> tuple[TokenId, ...]:
+        tokens = (*row.spec.tokens, *self.made.get(row.name, ()))
+        is_ready = len(tokens) == row.draw.position and row.prefilled
+        if self.failure or not is_ready or len(tokens) + most > self._context_tokens:
+            return ()
+        try:
+            return self.guess(row, tokens, most)
+        except Exception as error:
+            self.fail(error)
+            return ()
+
+
+def guess_sampler(draw: RowDraw, vocabulary: int) -> BatchSampler:
+    """Return a sampler that draws guesses as the row's own tokens will be drawn."""
+    own = copy.copy(draw)
+    own.top = None
+    return BatchSampler([own], vocabulary)
+
+
+def read_guesses(drawn: Sequence[mx.array]) -> tuple[TokenId, ...]:
+    """Wait for the device, and return the tokens of these arrays, each of one token."""
+    guesses: list[int] = mx.concatenate(list(drawn)).tolist()  # pyright: ignore[reportAssignmentType]
+    return tuple(map(TokenId, guesses))
+
+
+def greedy_draw(position: int) -> RowDraw:
+    """Return the sampling state of a row whose next token is at this position."""
+    return RowDraw(Sampling(temperature=0.0), seed=0, position=position)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from bus.wire.data_frames import pack_ids
 from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Sampling
+from bus.wire.proposals import PROPOSE_S, Propose
 from runner.engine import RowId
 from runner.schedule.drafting.turns import DraftTurns
 
@@ -30,20 +32,6 @@ class AskingRow:
     seed: int
     sampling: Sampling
     left: int
-
-
-@dataclass(frozen=True, slots=True)
-class BlockQuestion:
-    """The question for a draft of a row, with the fields of `Propose`."""
-
-    number: int
-    row: RowId
-    base: int
-    tokens: tuple[TokenId, ...]
-    prompt: int
-    length: int
-    seed: int
-    sampling: Sampling
 
 
 @dataclass(slots=True)
@@ -73,9 +61,9 @@ class RemoteQuestions:
             self.refuse(number, 0)
         self._sent.clear()
 
-    def due(self) -> list[BlockQuestion]:
+    def due(self) -> list[Propose]:
         """Return the questions to send now."""
-        questions: list[BlockQuestion] = []
+        questions: list[Propose] = []
         for row in () if self.why_not else self.rows():
             remote = row.turns.remote
             if remote is None or len(self._open) >= MOST_OPEN:
@@ -90,15 +78,17 @@ class RemoteQuestions:
             length = len(row.prompt) + len(row.made)
             base = min(self._sent.get(row.row, 0), length)
             self._sent[row.row] = length
-            question = BlockQuestion(
+            question = Propose(
                 number=self.count,
                 row=row.row,
                 base=base,
-                tokens=(*_tokens(row, base), *wish.presumed),
+                tokens=pack_ids((*_tokens(row, base), *wish.presumed)),
                 prompt=len(row.prompt),
                 length=wish.length,
+                steps=0,
                 seed=row.seed,
                 sampling=row.sampling,
+                remaining_ms=int(PROPOSE_S * 1000),
             )
             questions.append(question)
         return questions

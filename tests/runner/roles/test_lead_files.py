@@ -5,21 +5,15 @@ from __future__ import annotations
 import io
 import threading
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from bus.client import Speaker
 from bus.links.reactor import PollReactor
 from bus.models.kv import KvKey, RunQuestion
-from bus.process.endpoints import Endpoints
-from bus.process.logs import Log
-from bus.service import Shell
-from bus.wire.ids import Boot, InstanceId, ModelId, NodeId
+from bus.wire.ids import ModelId
 from bus.wire.kv import RunSought, SeekRun
-from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.wire import Message
-from runner.recorder import FlightRecorder
 from runner.roles.lead import LeadRole
-from runner.roles.role import Factories, RoleParts
+from tests.harness.role_site import bare_parts
 
 
 class Worker:
@@ -35,28 +29,8 @@ class Worker:
 
 
 def test_faults_are_logged_and_questions_sent_from_any_thread(tmp_path: Path) -> None:
-    spec = RunnerSpec(
-        instance=InstanceId("i"),
-        generation=1,
-        rank=0,
-        size=1,
-        model=ModelId("m"),
-        path="",
-        dtype="float32",
-        first_layer=0,
-        last_layer=1,
-        context_tokens=64,
-        addresses=(f"ipc://{tmp_path}/data",),
-        memory_limit_bytes=1,
-    )
     reactor, worker, logged = PollReactor(), Worker(), io.StringIO()
-    log = Log(node="n", process="runner:00", stream=logged)
-    shell = Shell(
-        Speaker(NodeId("n"), "runner:00", Boot("b")), Endpoints(str(tmp_path)), reactor, log
-    )
-    never = cast(Any, None)
-    factories = Factories(never, never, never, never, never, never, never, never)
-    role = LeadRole(RoleParts(spec, cast(Any, worker), shell, factories, FlightRecorder()))
+    role = LeadRole(bare_parts(tmp_path, worker, reactor, logged))
     loop: Any = role._loop  # pyright: ignore[reportPrivateUsage]
     question = RunQuestion("p" * 8, "lora", 2_000, 64, b"12345678", (1.0, 2.0), 1e9)
 

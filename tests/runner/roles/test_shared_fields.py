@@ -12,26 +12,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import runner
-from bus.client import Speaker
 from bus.links.reactor import PollReactor
-from bus.process.endpoints import Endpoints
-from bus.process.logs import Log
-from bus.service import Shell
-from bus.wire.ids import Boot, InstanceId, ModelId, NodeId, TokenId
-from bus.wire.messages.control import Phase, RunnerSpec
+from bus.wire.ids import TokenId
+from bus.wire.messages.control import Phase
 from bus.wire.messages.requests import Sampling
 from runner import lifecycle
 from runner.engine import EngineStatus, RowId, RowSpec, StepPlan
 from runner.group.rank_recorder import OpenTurn, RankRecorder
-from runner.recorder import FlightRecorder
 from runner.roles.lead import LeadRole
 from runner.roles.quantize import QuantizeRole
-from runner.roles.role import Factories, Role, RoleParts
+from runner.roles.role import Role
+from tests.harness.role_site import bare_parts
 
 SHARED = frozenset(field.name for field in fields(EngineStatus))
 LONG_S = 3600.0
@@ -78,30 +74,8 @@ class Host:
 
 @pytest.fixture(params=["lead", "quantize"])
 def role(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Role, Host]]:
-    spec = RunnerSpec(
-        instance=InstanceId("i"),
-        generation=1,
-        rank=0,
-        size=1,
-        model=ModelId("m"),
-        path="",
-        dtype="float32",
-        first_layer=0,
-        last_layer=1,
-        context_tokens=64,
-        addresses=(f"ipc://{tmp_path}/data",),
-        memory_limit_bytes=1,
-    )
-    reactor, host, never = PollReactor(), Host(), cast(Any, None)
-    log = Log(node="n", process="runner:00", stream=io.StringIO())
-    speaker = Speaker(NodeId("n"), "runner:00", Boot("b"))
-    parts = RoleParts(
-        spec,
-        host,
-        Shell(speaker, Endpoints(str(tmp_path)), reactor, log),
-        Factories(never, never, never, never, never, never, never, never),
-        FlightRecorder(),
-    )
+    reactor, host = PollReactor(), Host()
+    parts = bare_parts(tmp_path, host, reactor, io.StringIO())
     made = LeadRole(parts) if request.param == "lead" else None
     role = made or QuantizeRole(parts)
     yield role, host

@@ -54,27 +54,15 @@ class Proposer:
                 remote.arrive(number, [TokenId(token) for token in answer])
         for row in remote.ended_rows():
             self.texts.rows.pop(row, None)
-        for question in remote.due():
+        for message in remote.due():
             self.asked += 1
-            message = Propose(
-                number=question.number,
-                row=question.row,
-                base=question.base,
-                tokens=pack_ids(question.tokens),
-                prompt=question.prompt,
-                length=question.length,
-                steps=0,
-                seed=question.seed,
-                sampling=question.sampling,
-                remaining_ms=1000,
-            )
             text = self.texts.take(message)
             if isinstance(text, ProposalRefused):
                 self.refusals.append(text.refusal.reason)
                 answer: Sequence[int] | int = text.has
             else:
                 answer = self.draft(message, text)
-            self.under_way.append((self.steps + self.delay, question.number, answer))
+            self.under_way.append((self.steps + self.delay, message.number, answer))
         assert len(self.under_way) <= 8 * MOST_OPEN
 
     def lose(self) -> None:

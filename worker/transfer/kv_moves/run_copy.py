@@ -114,8 +114,12 @@ class RunCopy:
         """Check the sums of the file and give it its name. In the thread of the disk. Raises
         OSError, BadRun, Unwanted."""
         question = self._question
-        wanted = partial(_neither, stopped, lambda: self._over)
-        run = check_run(self._part, self.plan.offered.name, question.how, wanted)
+
+        def is_wanted() -> bool:
+            """Return whether the copy is still to be checked."""
+            return not (stopped() or self._over)
+
+        run = check_run(self._part, self.plan.offered.name, question.how, is_wanted)
         if run.adapter != question.adapter:
             raise BadRun("the file is of another adapter")
         self._part.replace(self._path)
@@ -132,10 +136,6 @@ class RunCopy:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-
-def _neither(first: Callable[[], bool], second: Callable[[], bool]) -> bool:
-    return not first() and not second()
 
 
 def _open(path: Path, limits: KvLimits, size_bytes: int) -> int:
