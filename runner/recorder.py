@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from bus.wire.messages.requests import Drafter, DrafterCount
+
 RecorderPhase = Literal[
     "created",
     "idle",
@@ -107,4 +109,5 @@ class ServedTotals:
     cached_tokens: int = 0
     prefix_hits: int = 0
     generated_tokens: int = 0
+    drafters: dict[Drafter, DrafterCount] = field(default_factory=dict[Drafter, DrafterCount])
     used_at: float = 0.0

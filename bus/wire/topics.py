@@ -14,12 +14,11 @@ from bus.wire.accelerators import HardwareReading
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import TermHeartbeat
 from bus.wire.messages.events import Event
-from bus.wire.messages.gateways import CallAnswered, CallAsked
+from bus.wire.messages.gateways import CallAnswered, CallAsked, KeyUseReading
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
-    KeyUseReading,
     LinkReading,
     NodeReading,
     PullReading,

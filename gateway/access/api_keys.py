@@ -15,7 +15,7 @@ from bus.process.clock import wall
 from bus.wire.api_keys import ApiKey
 from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
-from bus.wire.messages.readings import KeyUse, KeyUseReading
+from bus.wire.messages.gateways import KeyUse, KeyUseReading
 from bus.wire.topics import reading_topic
 from gateway.access.budgets import (
     KeyBudgets,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from bus.wire.api_keys import KeyLimits
 from bus.wire.ids import NodeId
-from bus.wire.messages.readings import KeyUse, KeyUseReading
+from bus.wire.messages.gateways import KeyUse, KeyUseReading
 
 WINDOW_S = 60.0
 DAY_S = 86_400.0

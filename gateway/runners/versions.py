@@ -8,7 +8,7 @@ is refused as if the runner had refused it, with a remedy.
 from __future__ import annotations
 
 from bus.wire.errors import Refusal
-from bus.wire.messages.requests import InputsPrompt
+from bus.wire.messages.requests import DRAFTS_PROTOCOL, InputsPrompt
 from bus.wire.messages.tokens import Submit
 from bus.wire.proposals import PROPOSALS_PROTOCOL
 
@@ -32,8 +32,6 @@ DISPLACED_PROTOCOL = 8
 requests say how long they have waited."""
 TRACE_PROTOCOL = 9
 """First version in which a runner reports the times of a request's stages."""
-DRAFTS_PROTOCOL = 12
-"""First version with predicted texts, and with counts of drafts in `Usage`."""
 RECALL_PROTOCOL = 10
 """First version in which a runner may return a request that has begun, so that another runner
 can resume it."""
@@ -66,8 +64,8 @@ def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
     if protocol < TRACE_PROTOCOL and request.trace:
         request = request.model_copy(update={"trace": None})
     so_far = submit.so_far
-    if so_far is not None and protocol < DRAFTS_PROTOCOL:
-        so_far = so_far.without_drafts
+    if so_far is not None:
+        so_far = so_far.for_protocol(protocol)
     resumes = protocol >= RESUME_PROTOCOL
     return Submit(
         request,

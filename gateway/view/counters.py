@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 from typing_extensions import TypedDict
 
-from bus.wire.messages.requests import Usage
+from bus.wire.messages.requests import Drafter, DrafterCount, Usage, sum_drafters
 
 ITL_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
@@ -37,14 +37,14 @@ MINUTE_S = 60.0
 @dataclass(slots=True)
 class ModelCounters:
     """One model's tokens, drafts and loads since the last `Counters.drain`. `itl_counts[i]` belongs
-    to `ITL_BOUNDS_S[i]`, `drafts[i]` to `DRAFTS[i]`; `loads_s` has the seconds of each
-    load. `losses` counts requests whose runner was lost, by what became of them."""
+    to `ITL_BOUNDS_S[i]`. `drafters` has counts for `DRAFTS`, by drafter. `loads_s` has the seconds
+    of each load. `losses` counts requests whose runner was lost, by what became of them."""
 
     tokens: int = 0
     itl_sum_s: float = 0.0
     itl_counts: list[int] = field(default_factory=lambda: [0] * len(ITL_BOUNDS_S))
     loads_s: list[float] = field(default_factory=list[float])
-    drafts: list[int] = field(default_factory=lambda: [0] * len(DRAFTS))
+    drafters: dict[Drafter, DrafterCount] = field(default_factory=dict[Drafter, DrafterCount])
     losses: Counter[str] = field(default_factory=Counter[str])
 
 
@@ -72,10 +72,9 @@ class Counters:
 
     def drafted(self, model: str, usage: Usage) -> None:
         """Count the drafts of a request that ended."""
-        if usage.drafts:
-            counts = usage.drafts, usage.drafted_tokens, usage.accepted_tokens
+        if usage.drafters:
             mine = self.models[model]
-            mine.drafts = [old + new for old, new in zip(mine.drafts, counts, strict=True)]
+            mine.drafters = sum_drafters((mine.drafters, usage.drafters))
 
     def lost(self, model: str, outcome: Literal["resumed", "ended", "culprit"]) -> None:
         """Count a request whose runner was lost and that could have resumed."""

@@ -56,7 +56,7 @@ class Metrics:
 
     def __init__(self, counters: Counters) -> None:
         own = CollectorRegistry()
-        by_model = ("model_name",)
+        by_model, by_drafter = ("model_name",), ("model_name", "drafter")
         self._counters = counters
         counter = partial(Counter, registry=own)
         seconds = partial(Histogram, labelnames=by_model, buckets=_SECONDS, registry=own)
@@ -88,7 +88,7 @@ class Metrics:
             buckets=ITL_BOUNDS_S,
             registry=own,
         )
-        self._drafts = [counter(f"shoal_spec_decode_{n}", text, by_model) for n, text in DRAFTS]
+        self._drafts = [counter(f"shoal_spec_decode_{n}", text, by_drafter) for n, text in DRAFTS]
         self._losses = counter(
             "shoal_runner_losses",
             "Requests whose runner was lost while it reported their tokens, by outcome.",
@@ -150,8 +150,9 @@ class Metrics:
         for model, counters in self._counters.drain().items():
             self._generated.labels(model).inc(counters.tokens)
             self._itl.labels(model).add(counters.itl_counts, counters.itl_sum_s)
-            for family, count in zip(self._drafts, counters.drafts, strict=True):
-                family.labels(model).inc(count)
+            for drafter, counts in counters.drafters.items():
+                for family, count in zip(self._drafts, counts, strict=True):
+                    family.labels(model, drafter).inc(count)
             for outcome, count in counters.losses.items():
                 self._losses.labels(model, outcome).inc(count)
             for seconds in counters.loads_s:

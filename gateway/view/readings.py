@@ -19,11 +19,11 @@ from bus.wire.cards import ModelCard, NodeCard, PassedOver, models_of
 from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
+from bus.wire.messages.gateways import KeyUseReading
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
-    KeyUseReading,
     LinkReading,
     NodeReading,
     PullReading,

@@ -14,7 +14,7 @@ from typing import Literal
 from bus.wire.data_frames import pack_ids
 from bus.wire.errors import FinishReason, Refusal
 from bus.wire.ids import TokenId
-from bus.wire.messages.requests import Usage
+from bus.wire.messages.requests import Usage, sum_drafters
 from bus.wire.messages.tokens import (
     AnswerSoFar,
     Begun,
@@ -199,6 +199,8 @@ class OpenText:
             for choice in self.choices
             if choice.cost is not None
         ]
+        drafters = sum_drafters(count.drafters for count in drafts)
+        _, predicted, predicted_accepted = drafters.get("prediction", (0, 0, 0))
         return Usage(
             prompt_tokens=len(self.prepared.tokens),
             completion_tokens=sum(len(choice.made) for choice in self.choices),
@@ -210,9 +212,9 @@ class OpenText:
             drafts=before.drafts + sum(count.drafts for count in drafts),
             drafted_tokens=before.drafted_tokens + sum(count.drafted for count in drafts),
             accepted_tokens=before.accepted_tokens + sum(count.accepted for count in drafts),
-            predicted_tokens=before.predicted_tokens + sum(count.predicted for count in drafts),
-            accepted_predicted_tokens=before.accepted_predicted_tokens
-            + sum(count.predicted_accepted for count in drafts),
+            predicted_tokens=before.predicted_tokens + predicted,
+            accepted_predicted_tokens=before.accepted_predicted_tokens + predicted_accepted,
+            drafters=sum_drafters((before.drafters, drafters)),
         )
 
     # --- inside --------------------------------------------------------------------------

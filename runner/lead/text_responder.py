@@ -13,7 +13,7 @@ from functools import partial
 from bus.service import Shell
 from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId, TokenId
-from bus.wire.messages.requests import Usage
+from bus.wire.messages.requests import Usage, sum_drafters
 from bus.wire.messages.tokens import Displaced, PromptAnswer, Suspended
 from runner import schedule
 from runner.lead.lead_loop import LeadLoop, Stepped
@@ -227,8 +227,10 @@ class TextResponder:
                     if event.why:
                         note("memory_short", request.request_id, why=event.why)
                         self._log.warning("ended a row: not enough memory", why=event.why)
+                    totals.drafters = sum_drafters((totals.drafters, event.cost.drafts.drafters))
                     text.row_finished(choice, event.finish, event.cost, now)
                 case schedule.RowFailed():
+                    totals.drafters = sum_drafters((totals.drafters, event.cost.drafts.drafters))
                     text.choices[choice].cost = event.cost
                     note("error", request.request_id, reason=event.reason)
                     request.fail(event.reason, event.message, now)

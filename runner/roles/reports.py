@@ -106,4 +106,5 @@ class RunnerMeter:
             kv_moved_bytes=load.disk.moves.bytes,
             kv_moves_dearer=load.disk.moves.dearer,
             kv_moves_failed=load.disk.moves.failed,
+            drafters=dict(totals.drafters),
         )

@@ -13,9 +13,10 @@ from typing import Literal, NamedTuple
 
 from bus.wire.errors import FailReason, FinishReason
 from bus.wire.ids import RequestId, TokenId
+from bus.wire.messages.requests import Drafter, DrafterCount, sum_drafters
 from bus.wire.shares import Sharer
 from runner.engine import EntryId, PromptScores, RowId, RowSpec, SampledToken
-from runner.schedule.drafting import Draft, DraftTurns
+from runner.schedule.drafting import DraftTurns
 from runner.schedule.prefixes import TokenChain
 from runner.text import PreparedRequest, ThinkingCount
 
@@ -45,33 +46,40 @@ class RowKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """How many drafts of a row were verified, their tokens, and the accepted ones. The last two
-    count the tokens that were copied from a predicted text."""
+    """How many drafts of a row were verified, by drafter. `last` made the last one."""
 
-    drafts: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    predicted: int = 0
-    predicted_accepted: int = 0
+    drafters: Mapping[Drafter, DrafterCount] = field(default_factory=dict[Drafter, DrafterCount])
+    last: Drafter | None = None
 
-    def plus(self, draft: Draft, accepted: int) -> DraftCounts:
+    @property
+    def drafts(self) -> int:
+        """Return the number of drafts."""
+        return sum(count[0] for count in self.drafters.values())
+
+    @property
+    def drafted(self) -> int:
+        """Return the number of their tokens."""
+        return sum(count[1] for count in self.drafters.values())
+
+    @property
+    def accepted(self) -> int:
+        """Return how many of the tokens the model accepted."""
+        return sum(count[2] for count in self.drafters.values())
+
+    def plus(self, drafter: Drafter, drafted: int, accepted: int) -> DraftCounts:
         """Return the counts with one more verified draft."""
-        is_predicted = draft.source == "prediction"
         return DraftCounts(
-            self.drafts + 1,
-            self.drafted + len(draft.tokens),
-            self.accepted + accepted,
-            self.predicted + is_predicted * len(draft.tokens),
-            self.predicted_accepted + is_predicted * accepted,
+            sum_drafters((self.drafters, {drafter: (1, drafted, accepted)})), drafter
         )
 
     def without(self, dropped: int) -> DraftCounts:
-        """Return the counts less `dropped` accepted tokens that came after the end of the text."""
-        return replace(
-            self,
-            accepted=max(self.accepted - dropped, 0),
-            predicted_accepted=max(self.predicted_accepted - dropped, 0),
-        )
+        """Return the counts less `dropped` accepted tokens of the last draft, which came after the
+        end of the text."""
+        if self.last is None or not dropped:
+            return self
+        drafts, drafted, accepted = self.drafters[self.last]
+        less = {**self.drafters, self.last: (drafts, drafted, max(accepted - dropped, 0))}
+        return replace(self, drafters=less)
 
 
 NO_DRAFTS = DraftCounts()

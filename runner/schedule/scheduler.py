@@ -238,7 +238,7 @@ class Scheduler:
             if row is not None and row.status != "ended":
                 taken[sampled.row] = taken.get(sampled.row, 0) + 1
                 self._take(row, sampled, now, events, is_verified=bool(issued.guesses))
-        count_drafts(issued, result, taken)
+        count_drafts(self._table, issued, result, taken)
         if result.implied:
             for row in issued.samples.values():
                 if row.drafts is not None:

@@ -90,7 +90,9 @@ def proposals(open_plan: OpenPlan) -> tuple[tuple[RowId, int], ...]:
     return tuple((row, draft.length) for row, draft in drafts if not draft.tokens)
 
 
-def count_drafts(issued: OpenPlan, result: StepResult, taken: dict[RowId, int]) -> None:
+def count_drafts(
+    table: RowTable, issued: OpenPlan, result: StepResult, taken: dict[RowId, int]
+) -> None:
     """Count the drafts of a step that was read. The first `taken` tokens of a row belong to its
     text."""
     if not issued.guesses:
@@ -110,7 +112,9 @@ def count_drafts(issued: OpenPlan, result: StepResult, taken: dict[RowId, int]) 
                     row.drafts.model.learn(len(guess.tokens), accepted)
                 if not guess.tokens:
                     continue
-            row.draft_counts = row.draft_counts.plus(guess, accepted)
+            is_head = guess.source == "draft_model" and not table.facts.no_mtp
+            drafter = "mtp" if is_head else guess.source
+            row.draft_counts = row.draft_counts.plus(drafter, len(guess.tokens), accepted)
 
 
 def asking_rows(table: RowTable) -> list[AskingRow]:

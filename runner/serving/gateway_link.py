@@ -18,6 +18,7 @@ from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
 from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.ids import RequestId
 from bus.wire.messages.control import RunnerSpec
+from bus.wire.messages.requests import DRAFTERS_PROTOCOL
 from bus.wire.messages.tokens import (
     Accepted,
     Cancel,
@@ -70,8 +71,6 @@ PRESSURE_PROTOCOL = 10
 """First version of the data plane in which a choice may end for lack of memory."""
 
 
-DRAFTS_PROTOCOL = 12
-"""First version of the data plane with counts of drafts in `Usage`."""
 RANKS_PROTOCOL = 11
 """First version of the data plane in which every rank of a group sends its part of the trace of a
 request."""
@@ -80,10 +79,11 @@ request."""
 def convert(message: ToGateway | FromProposer, protocol: int) -> ToGateway | FromProposer | None:
     """Return the message without fields that this version of the data plane lacks; None if the
     version lacks the message."""
-    if protocol < DRAFTS_PROTOCOL and type(message) is StepEntries and _has_drafts(message):
-        message = StepEntries(message.step, tuple(map(_without_drafts, message.entries)))
-    if protocol < DRAFTS_PROTOCOL and type(message) is Suspended:
-        message = Suspended(message.request_id, message.so_far.without_drafts)
+    if protocol < DRAFTERS_PROTOCOL and type(message) is StepEntries and _has_drafts(message):
+        entries = tuple(_with_drafts_of(protocol, entry) for entry in message.entries)
+        message = StepEntries(message.step, entries)
+    if type(message) is Suspended:
+        message = Suspended(message.request_id, message.so_far.for_protocol(protocol))
     if protocol < RANKS_PROTOCOL and type(message) is RankTraced:
         return None
     if protocol < RANKS_PROTOCOL and type(message) is Traced:
@@ -100,13 +100,16 @@ def _has_drafts(message: StepEntries) -> bool:
     return any(entry.usage.drafts for entry in ends)
 
 
-def _without_drafts(entry: Entry) -> Entry:
-    """Return a terminal without counts of drafts; return other entries unchanged."""
-    if type(entry) is Finished and entry.usage.drafts:
-        return Finished(entry.request_id, entry.seq, entry.usage.without_drafts, entry.prompt)
-    if type(entry) is Failed and entry.usage.drafts:
+def _with_drafts_of(protocol: int, entry: Entry) -> Entry:
+    """Return a terminal with the counts of drafts that this version of the data plane knows; return
+    other entries unchanged."""
+    if type(entry) is Finished:
+        return Finished(
+            entry.request_id, entry.seq, entry.usage.for_protocol(protocol), entry.prompt
+        )
+    if type(entry) is Failed:
         first = entry.request_id, entry.seq, entry.reason, entry.message
-        return Failed(*first, entry.usage.without_drafts, entry.details)
+        return Failed(*first, entry.usage.for_protocol(protocol), entry.details)
     return entry
 
 

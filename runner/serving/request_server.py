@@ -201,7 +201,9 @@ class RequestServer:
         except Exception as error:
             self._log.error("ending a request failed", error=story_of(error))
         if request.accepted is not None:
-            self.note("completion", request_id, tokens=usage.completion_tokens)
+            drafts = {drafter: list(count) for drafter, count in usage.drafters.items()}
+            more = {"drafts": drafts} if drafts else {}
+            self.note("completion", request_id, tokens=usage.completion_tokens, **more)
             self.totals.used_at = now
             self._ended[request_id] = None
             if len(self._ended) > REMEMBERED:

@@ -39,7 +39,13 @@ import mlx.core as mx
 from tokenizers import Tokenizer
 
 from bus.wire.ids import ModelId, RequestId, TokenId
-from bus.wire.messages.requests import GenerationRequest, Sampling, Speculate, TokensPrompt
+from bus.wire.messages.requests import (
+    GenerationRequest,
+    Sampling,
+    Speculate,
+    TokensPrompt,
+    sum_drafters,
+)
 from runner.engine import PrefillChunk, RowId, RowSpec, StepPlan
 from runner.mlx.engine import MlxEngine, load_engine
 from runner.mlx.sampling import Drawn, DrawnRows
@@ -174,11 +180,7 @@ def served(
 
 
 def plus(counts: DraftCounts, more: DraftCounts) -> DraftCounts:
-    return DraftCounts(
-        counts.drafts + more.drafts,
-        counts.drafted + more.drafted,
-        counts.accepted + more.accepted,
-    )
+    return DraftCounts(sum_drafters((counts.drafters, more.drafters)))
 
 
 def contest(

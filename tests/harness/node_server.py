@@ -82,6 +82,7 @@ def reading(one: Instance) -> RunnerReading:
         step_ms=1.0,
         last_used_ago_s=5.0,
         found={"template": "arguments of tool calls as JSON text"},
+        drafters={"ngram": (5, 40, 30)},
         **numbers,
     )
 

@@ -42,4 +42,5 @@ def test_copied_tokens_are_counted_and_the_text_is_the_same(node: Node) -> None:
     assert texts[0] == texts[1] and texts[0]
     assert answers[0]["usage"] == answers[1]["usage"]
     assert "drafted_tokens" not in answers[0]["timing"]
-    assert answers[1]["timing"]["drafted_tokens"] > 0
+    timing = answers[1]["timing"]
+    assert timing["drafted_tokens"] == timing["drafters"]["ngram"]["drafted_tokens"] > 0

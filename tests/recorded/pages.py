@@ -26,11 +26,11 @@ from bus.wire.cards import NodeCard
 from bus.wire.codec import Envelope, encode
 from bus.wire.ids import Boot
 from bus.wire.messages.collectives import CollectiveReading
+from bus.wire.messages.gateways import KeyUseReading
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     CardReading,
     DemandReading,
-    KeyUseReading,
     LinkReading,
     NodeReading,
     RunnerReading,
@@ -136,7 +136,7 @@ def tell(service: HttpService) -> None:
         service.parts.metrics.ended("model-0", outcome, 17, first_s, 2.5)
         service.parts.metrics.queued("model-0", 0.25)
     service.parts.counters.loaded("model-0", 3.0)
-    drafted = Usage(drafts=3, drafted_tokens=20, accepted_tokens=15)
+    drafted = Usage(drafters={"ngram": (3, 20, 15)})
     service.parts.counters.drafted("model-0", drafted)
     service.parts.counters.lost("model-0", "resumed")
     service.parts.metrics.fault(429)

@@ -1,5 +1,6 @@
 """Calls between gateways of different nodes, and questions of a gateway to its own node's worker:
-search a hub, change a pull, let a runner end a request.
+search a hub, change a pull, let a runner end a request. Also the use of API keys, which gateways
+publish for each other.
 
 Pure. Gateways use the control plane, which may drop messages, so a call is repeated until it is
 answered (`bus/calls`). A worker's socket drops nothing, so a question to it is sent once.
@@ -11,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from bus.wire.ids import ModelId, RequestId
+from bus.wire.ids import ModelId, NodeId, RequestId
 from bus.wire.messages.readings import PullRefusal
 from bus.wire.messages.wire import Message
 
@@ -159,3 +160,24 @@ class PullChanged(Message):
     model: ModelId
     deleted_bytes: int = Field(default=0, ge=0)
     why: str = Field(default="", max_length=400)
+
+
+class KeyUse(Message):
+    """The use of one API key at one gateway process: its running requests, its requests of the last
+    60 s, its tokens of the day. `used_at_s`: its last use, in seconds since 1970."""
+
+    key: str
+    running: int
+    requests: int
+    tokens: int
+    used_at_s: float
+
+
+class KeyUseReading(Message):
+    """The use of API keys at one gateway process. `day`: UTC days since 1970."""
+
+    kind: Literal["key_use_reading"] = "key_use_reading"
+    node: NodeId
+    process: str
+    day: int
+    uses: tuple[KeyUse, ...] = ()

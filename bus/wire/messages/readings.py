@@ -13,7 +13,7 @@ from pydantic import Field
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Phase
-from bus.wire.messages.requests import ProposerUse
+from bus.wire.messages.requests import Drafter, DrafterCount, ProposerUse
 from bus.wire.messages.wire import Message
 
 
@@ -129,7 +129,8 @@ class RunnerReading(Message):
     tokenizer. `row_tokens_per_s`: the measured speed of a row that decodes alone; 0: not measured.
     `kv_disk_hits`: prompts that started from KV on disk. `kv_moved_runs`: runs of KV copied from
     other nodes; `kv_moves_dearer`: not copied, because computing was expected to be faster.
-    `proposer`: its use of a draft model in another runner; None: its card names none.
+    `proposer`: its use of a draft model in another runner; None: its card names none. `drafters`:
+    its verified drafts.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -179,6 +180,7 @@ class RunnerReading(Message):
     kv_moves_dearer: int = 0
     kv_moves_failed: int = 0
     proposer: ProposerUse | None = None
+    drafters: dict[Drafter, DrafterCount] = {}
 
 
 class ClassDemand(Message):
@@ -357,27 +359,6 @@ class UndoneReading(Message):
     kind: Literal["undone_reading"] = "undone_reading"
     node: NodeId
     changes: tuple[UndoneChange, ...]
-
-
-class KeyUse(Message):
-    """The use of one API key at one gateway process: its running requests, its requests of the last
-    60 s, its tokens of the day. `used_at_s`: its last use, in seconds since 1970."""
-
-    key: str
-    running: int
-    requests: int
-    tokens: int
-    used_at_s: float
-
-
-class KeyUseReading(Message):
-    """The use of API keys at one gateway process. `day`: UTC days since 1970."""
-
-    kind: Literal["key_use_reading"] = "key_use_reading"
-    node: NodeId
-    process: str
-    day: int
-    uses: tuple[KeyUse, ...] = ()
 
 
 class CardReading(Message):

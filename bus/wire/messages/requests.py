@@ -6,6 +6,7 @@ Content is a list of typed parts, so that an image or a document is never mistak
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
@@ -181,6 +182,13 @@ model's head for multi-token prediction, and `remote` a smaller model in another
 
 SPECULATE: tuple[Speculate, ...] = get_args(Speculate)
 
+Drafter = Literal["ngram", "prediction", "grammar", "draft_model", "mtp", "remote"]
+"""The origin of a verified draft; `prediction`: the text that the client expected."""
+
+DrafterCount = tuple[int, int, int]
+"""How many drafts of a drafter were verified, their tokens, and how many of these the model
+accepted."""
+
 
 class DraftWeights(Message):
     """The drafter that a model's card names, on the same node: a smaller model, or an MTP head of
@@ -282,7 +290,19 @@ DRAFT_COUNTS = (
     "predicted_tokens",
     "accepted_predicted_tokens",
 )
-"""The fields of `Usage` about drafts, which are summed over choices and requests."""
+"""The fields of `Usage` about all drafts, which are summed over choices and requests."""
+DRAFTS_PROTOCOL, DRAFTERS_PROTOCOL = 12, 16
+"""First versions of the data plane with counts of drafts, and with counts by drafter."""
+
+
+def sum_drafters(counts: Iterable[Mapping[Drafter, DrafterCount]]) -> dict[Drafter, DrafterCount]:
+    """Return the sums of counts by drafter."""
+    sums: dict[Drafter, DrafterCount] = {}
+    for count in counts:
+        for drafter, (drafts, tokens, accepted) in count.items():
+            before = sums.get(drafter, (0, 0, 0))
+            sums[drafter] = (before[0] + drafts, before[1] + tokens, before[2] + accepted)
+    return sums
 
 
 class Usage(Message):
@@ -291,6 +311,7 @@ class Usage(Message):
     `cached_tokens` of the `prompt_tokens` came from the prefix cache; `reasoning_tokens` are part
     of `completion_tokens`. `drafts` were verified, with `drafted_tokens` in all, of which the model
     accepted some; the next two count the tokens that were copied from the request's `prediction`.
+    `drafters` has the counts of drafts by drafter.
     The gateway that owns the request adds `resumes`, the number of lost runners after which the
     request resumed, and `paused_s`, the time without a token that those losses cost.
     """
@@ -309,8 +330,13 @@ class Usage(Message):
     accepted_predicted_tokens: int = 0
     resumes: int = 0
     paused_s: float = 0.0
+    drafters: dict[Drafter, DrafterCount] = {}
 
-    @property
-    def without_drafts(self) -> Usage:
-        """Return the usage as versions of the data plane before 12 know it."""
-        return self.model_copy(update=dict.fromkeys(DRAFT_COUNTS, 0)) if self.drafts else self
+    def for_protocol(self, protocol: int) -> Usage:
+        """Return the usage as this version of the data plane knows it."""
+        if not self.drafts or protocol >= DRAFTERS_PROTOCOL:
+            return self
+        less: dict[str, Any] = {"drafters": {}}
+        if protocol < DRAFTS_PROTOCOL:
+            less |= dict.fromkeys(DRAFT_COUNTS, 0)
+        return self.model_copy(update=less)

@@ -19,7 +19,7 @@ from bus.wire.messages.traces import RankTraced
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 15
+DATA_PROTOCOL_MAX = 16
 """Versions of the data plane that this build speaks; every `Hello` has them. 2: `Submit` has the
 `sharer`. 3: `prompt_logprobs`, answered by `PromptTokens`; a `question` about the prompt, answered
 by `Finished`. 4: regular expressions, grammars and choices as output; `min_tokens`; `InputsPrompt`,
@@ -31,7 +31,8 @@ answered by `Vectors`. 5: `effort`, `thinking_budget`, `variables` for the model
 `Submit` takes to another runner. A choice may end for `memory_pressure` with its text cut off. 11:
 each rank of a group reports on a traced request (`RankTraced`). 12: `prediction`; `Usage` counts
 drafts. 13: `Submit` asks for an answer that outlives its runner: `Begun` has the tokens of the
-prompt, and deltas those of the answer. 14: `speculate`. 15: `mtp`; drafts of others (`Attach`)."""
+prompt, and deltas those of the answer. 14: `speculate`. 15: `mtp`; drafts of others (`Attach`). 16:
+`Usage` counts drafts by drafter."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; renewed when half is used."""
 TRIAL_TOKENS = 8
@@ -66,10 +67,9 @@ class AnswerSoFar(ArrayFrame, frozen=True):
     choices: tuple[ChoiceSoFar, ...]
     usage: Usage
 
-    @property
-    def without_drafts(self) -> AnswerSoFar:
-        """Return the state as versions before 12 know it."""
-        usage = self.usage.without_drafts
+    def for_protocol(self, protocol: int) -> AnswerSoFar:
+        """Return the state as this version of the data plane knows it."""
+        usage = self.usage.for_protocol(protocol)
         return AnswerSoFar(self.prompt, self.max_tokens, self.choices, usage)
 
 

@@ -9,6 +9,8 @@ from typing import Any, Literal, NotRequired
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
+from bus.wire.messages.requests import Drafter
+
 FinishWord = Literal["stop", "length", "tool_calls", "function_call"]
 Tier = Literal["default", "flex", "priority"]
 
@@ -38,10 +40,19 @@ class TokenUsage(TypedDict):
     completion_tokens_details: ReasoningTokens
 
 
+class DrafterTiming(TypedDict):
+    """How many drafts of a drafter were verified, their tokens, and the accepted ones."""
+
+    drafts: int
+    drafted_tokens: int
+    accepted_tokens: int
+
+
 class AnswerTiming(TypedDict):
     """The times of an answer in seconds, and its speed in tokens per second; not in OpenAI's API.
-    The counts of draft tokens are there if drafts were verified (speculative decoding); `resumes`
-    and `paused_seconds`, the time without a token, if the answer continued after a lost runner."""
+    The counts of draft tokens, in all and by drafter, are there if drafts were verified
+    (speculative decoding). `resumes` and `paused_seconds`, the time without a token, are there if
+    the answer continued after a lost runner."""
 
     seconds: float
     queue_seconds: float
@@ -51,6 +62,7 @@ class AnswerTiming(TypedDict):
     decode_tokens_per_sec: float
     drafted_tokens: NotRequired[int]
     accepted_draft_tokens: NotRequired[int]
+    drafters: NotRequired[dict[Drafter, DrafterTiming]]
     resumes: NotRequired[int]
     paused_seconds: NotRequired[float]
 

@@ -129,6 +129,10 @@ def timing_object(usage: Usage) -> AnswerTiming:
     if usage.drafts:
         timing["drafted_tokens"] = usage.drafted_tokens
         timing["accepted_draft_tokens"] = usage.accepted_tokens
+        timing["drafters"] = {
+            drafter: {"drafts": drafts, "drafted_tokens": tokens, "accepted_tokens": accepted}
+            for drafter, (drafts, tokens, accepted) in usage.drafters.items()
+        }
     if usage.resumes:
         timing["resumes"] = usage.resumes
         timing["paused_seconds"] = round(usage.paused_s, 6)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bus.wire.api_keys import KeyLimits
 from bus.wire.ids import NodeId
-from bus.wire.messages.readings import KeyUseReading
+from bus.wire.messages.gateways import KeyUseReading
 from gateway.access.budgets import (
     DAY_S,
     NO_USE,

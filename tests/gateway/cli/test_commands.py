@@ -173,6 +173,7 @@ def test_show_tells_where_a_model_is_loaded(shoal: Shoal) -> None:
 def test_ps_shows_work_and_when_a_model_leaves(shoal: Shoal) -> None:
     found = shoal("ps").stdout
     assert "never" in found and "42" in found
+    assert "30 of 40 drafted tokens accepted (75 %, ngram)" in found
     assert shoal.json("ps")["instances"][0]["reading"]["running"] == 3
 
 

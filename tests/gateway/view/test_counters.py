@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from bus.wire.messages.requests import Usage
 from gateway.view.counters import ITL_BOUNDS_S, Counters
 from gateway.view.metrics import BulkHistogram
 
@@ -37,3 +38,13 @@ def test_a_bulk_histogram_says_what_single_observations_would_have_said() -> Non
 
     assert rows(fast_registry := at_once) == rows(one_by_one)
     assert len(rows(fast_registry)) == len(ITL_BOUNDS_S) + 2
+
+
+def test_drafts_are_counted_by_model_and_drafter() -> None:
+    counters = Counters()
+    counters.drafted("m", Usage(drafters={"ngram": (1, 4, 3), "grammar": (1, 2, 2)}))
+    counters.drafted("m", Usage(drafters={"ngram": (2, 8, 1)}))
+    counters.drafted("plain", Usage())
+    counts = counters.drain()
+    assert counts["m"].drafters == {"ngram": (3, 12, 4), "grammar": (1, 2, 2)}
+    assert set(counts) == {"m"}

@@ -75,6 +75,7 @@ def test_a_copied_text_takes_fewer_steps_and_is_the_same() -> None:
     assert plain.cost.completion_tokens == drafted.cost.completion_tokens
     counts = drafted.cost.drafts
     assert 0 < counts.accepted <= counts.drafted and counts.drafts > 0
+    assert counts.drafters == {"ngram": (counts.drafts, counts.drafted, counts.accepted)}
     assert plain.cost.drafts.drafts == 0
 
 
@@ -200,7 +201,7 @@ def test_a_prediction_is_drafted_from_the_first_token_on() -> None:
     loop.run()
     end = loop.ends[key("a")]
     assert isinstance(end, RowFinished)
-    assert end.cost.drafts.predicted_accepted > 15
+    assert end.cost.drafts.drafters["prediction"][2] > 15
     assert loop.made[key("a")] == PHRASE * 4
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from bus.wire.data_frames import pack_to_gateway, unpack_to_gateway
 from bus.wire.ids import NodeId, RequestId
-from bus.wire.messages.tokens import Accepted, ChoiceEnd, StepEntries, Traced
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import (
+    Accepted,
+    AnswerSoFar,
+    ChoiceEnd,
+    Failed,
+    Finished,
+    StepEntries,
+    Suspended,
+    Traced,
+)
 from bus.wire.messages.traces import RankTraced
 from runner.serving.gateway_link import convert
 
@@ -50,3 +60,20 @@ def test_ranks_tell_of_a_traced_request_from_version_11_on() -> None:
     assert convert(rank, 11) is rank
     assert convert(rank, 10) is None
     assert unpack_to_gateway(pack_to_gateway(rank)) == rank
+
+
+def test_older_gateways_get_the_counts_of_drafts_that_their_version_has() -> None:
+    totals = Usage(completion_tokens=9, drafts=3, drafted_tokens=8, accepted_tokens=5)
+    usage = totals.model_copy(update={"drafters": {"ngram": (1, 4, 4), "grammar": (2, 4, 1)}})
+    ends = Finished(RID, 0, usage), Failed(RequestId("f"), 0, "internal", "why", usage, {})
+    expected = {16: usage, 15: totals, 12: totals, 11: Usage(completion_tokens=9)}
+    for version, known in expected.items():
+        sent = convert(StepEntries(1, ends), version)
+        assert isinstance(sent, StepEntries)
+        assert [end.usage for end in sent.entries if isinstance(end, Finished | Failed)] == [
+            known,
+            known,
+        ]
+        assert unpack_to_gateway(pack_to_gateway(sent)) == sent
+        suspended = convert(Suspended(RID, AnswerSoFar((1,), 9, (), usage)), version)
+        assert isinstance(suspended, Suspended) and suspended.so_far.usage == known

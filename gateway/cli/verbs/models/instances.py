@@ -102,7 +102,7 @@ def ps(invocation: Invocation) -> None:
             output.say(remark)
         if instance.unmet:
             output.say(f"{instance.model} does not match the request: {instance.unmet}")
-        for line in _rank_lines(state, instance):
+        for line in (*_rank_lines(state, instance), *_draft_lines(state, instance)):
             output.say(line)
     for node, pull in pulls:
         far = f"{100 * pull.done_bytes // pull.total_bytes} %" if pull.total_bytes else pull.phase
@@ -281,6 +281,18 @@ def _rank_lines(state: NodeState, instance: Instance) -> list[str]:
     if ended:
         lines.append(f"{instance.model}: answers cut for lack of memory: {ended}")
     return lines
+
+
+def _draft_lines(state: NodeState, instance: Instance) -> list[str]:
+    """Return how many of the tokens of each drafter the model has accepted since its load."""
+    reading = state.reading_of(instance)
+    counts = {} if reading is None else reading.drafters
+    return [
+        f"{instance.model}: {accepted} of {tokens} drafted tokens accepted "
+        f"({100 * accepted / tokens:.0f} %, {drafter})"
+        for drafter, (_, tokens, accepted) in counts.items()
+        if tokens
+    ]
 
 
 def kv_kind(word: str | None) -> str | None:
