@@ -1,6 +1,6 @@
-"""The contents of files of models and of operators: model cards, LoRA adapters, embedding models,
-GGUF files, folders of models, tasks and clients; and KV on disk. Module `role_plan` derives the
-roles of models from node cards.
+"""Reads the files of models, and the files that operators write: model cards, adapters, embedding
+models, GGUF files, KV on disk, tasks and clients. Module `role_plan` derives the roles of models
+from node cards.
 
 Several services read these files, so the rules are in this one package. Nothing in it is sent to
 other processes: it imports `bus.wire`, and `bus.wire` never imports it. The names below are its

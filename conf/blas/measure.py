@@ -95,9 +95,10 @@ class Outcome:
 
 
 def prepared_blas(settings: Settings, *, believed_s: float = BELIEVED_S) -> Outcome:
-    """Return the choice for runners. Measures the libraries and compiles the interposers if that
-    was not done yet. Measures again if the table has trouble and is older than `believed_s`. Raises
-    ConfigError if `runner.blas` names no file."""
+    """Return the BLAS library for runners, with its variables. If that was not done yet, measures
+    the libraries and compiles the files that runners preload. Measures again if the last
+    measurement failed in part and is older than `believed_s`. Raises ConfigError if `runner.blas`
+    is a path at which there is no file."""
     libraries = find_libraries(settings.runner.blas, settings.paths.preloads)
     try:
         make_forwarders(libraries)

@@ -42,7 +42,8 @@ class OtlpSettings(BaseModel):
 
     @property
     def named_headers(self) -> Mapping[str, str]:
-        """Return `headers` as a mapping, with decoded values."""
+        """Return `headers` (`name=value`, separated by commas) as a mapping. Values are
+        percent-decoded."""
         return _headers(self.headers)
 
     @field_validator("endpoint")

@@ -1,1 +1,1 @@
-"""The command line: `shoal VERB`, for example `shoal status`. There is one file per topic."""
+"""The command line: `shoal VERB`, for example `shoal status`. The room `verbs` has the verbs."""

@@ -1,5 +1,5 @@
-"""Talks to the web: fetches the pages whose URLs clients send. Its subpackage `providers` sends
-requests to the remote APIs that the operator configured.
+"""Talks to the web: fetches the pages whose URLs clients send, and calls the remote APIs that the
+operator configured (`providers`).
 
 No other package of the gateway fetches a client's URL. One module parses URLs, one classifies
 addresses, one has the policy, and one connects. A URL is checked before its name is resolved, and

@@ -48,7 +48,7 @@ class ClientTotals:
 
 
 def seen_now(totals: ClientTotals, wall_s: float) -> ClientTotals:
-    """Return `totals` with the time `wall_s` as the client's first and last time."""
+    """Return `totals` with `wall_s` as the time at which the client was first and last seen."""
     return replace(totals, first_at_s=wall_s, seen_at_s=wall_s)
 
 

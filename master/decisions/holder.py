@@ -67,9 +67,9 @@ class Decide(Protocol):
 
 
 class Holder:
-    """The leader's memory between stimuli.
+    """The state that the leader keeps between stimuli (readings, facts, commands, or times).
 
-    `view` collects readings and says whether to plan at once. `notes` collects log lines until they
+    `view` collects readings and says if a new plan is due. `notes` collects log lines until they
     are taken. `new_instance` makes instance ids; `decide` is the function that decides commands.
     """
 

@@ -276,8 +276,8 @@ def _group(
 def _place_in_order(
     problem: PlacementProblem, copies: Sequence[LocalCopy], order: TimedOrder
 ) -> Placement:
-    """Return the placement of members in an order: a pipeline or one node if the order has bounds,
-    else a tensor group."""
+    """Return the placement of the members of an order. If the order has bounds (the layers at which
+    stages begin and end), this is a pipeline or one node, else a tensor group."""
     costs, size = _largest_costs(copies), len(copies)
     shares = _divide_by_machine(copies, [copy.node.usable_bytes for copy in copies])
     ranks: list[PlacedRank] = []

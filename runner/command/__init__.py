@@ -1,4 +1,5 @@
-"""Serves a model with a program of `engines.toml`, which speaks OpenAI's or Anthropic's HTTP API.
+"""Serves a model with a program that the operator listed in `engines.toml`, such as vLLM.
+The program speaks OpenAI's or Anthropic's HTTP API.
 
 The program renders the conversation and parses its own output. shoal starts it on a free port of
 this machine, and ends it with all its children. Requests are translated (`bus.translation`), and

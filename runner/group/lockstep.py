@@ -74,7 +74,7 @@ class Lockstep:
         `shared.covers`. Raises OutOfStep."""
         step = shared.plan.step
         if step != self.issued + 1:
-            raise OutOfStep(f"plan {step} came after plan {self.issued}")
+            raise OutOfStep(f"plan {step} came after plan {self.issued}, out of order")
         if not self._covered <= shared.covers <= self.read:
             raise OutOfStep(f"plan {step} covers step {shared.covers}; {self.read} was read")
         self._lost[self.issued] = frozenset(shared.barred)

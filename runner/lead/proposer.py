@@ -43,7 +43,8 @@ REASONS: dict[FailReason, RefusalReason] = {
 
 @dataclass(slots=True)
 class DraftBlock:
-    """A draft in the making. `first_step`: the step before its row began."""
+    """A draft that is being computed. `first_step`: the engine's last step before the draft's row
+    began; the steps of the draft are counted from it."""
 
     peer: bytes
     message: Propose

@@ -78,8 +78,8 @@ COUNT = PromptQuestion(wants="count")
 
 @dataclass(frozen=True, slots=True)
 class _Prompt:
-    """A tokenised prompt and how to read the output after it. `text` is the tokenised text, if it
-    was one text; `unshown` are the paths of the request's fields that the prompt does not show."""
+    """A tokenised prompt and how to read the output after it. `text`: the rendered
+    conversation, or empty. `unshown`: the paths of the request's fields that the prompt lacks."""
 
     tokens: list[int]
     opening: SpanState = "text"

@@ -134,11 +134,12 @@ def calls() -> str:
     """Return the table of calls between gateways, and the fields of their messages."""
     head = [
         "## Calls\n",
-        "Between the gateways of two nodes: `call_asked` holds the request, `call_answered` a\n"
-        "piece of the reply, each packed as a map of its fields. Right `admin`: the client\n"
-        "behind the call is the owner of the asking node or has an API key with the scope\n"
-        "`admin`. Right `process`: between the HTTP processes of one node, over its own\n"
-        "socket. `bus/calls/table.py`\n",
+        "A gateway calls the gateway of another node. `call_asked` holds the request, and\n"
+        "`call_answered` a piece of the reply, each packed as a map of its fields. The right\n"
+        "says who may make the call. `peer`: each node of the cluster. `admin`: a node of the\n"
+        "cluster, if the client behind the call is that node's owner or has an API key with the\n"
+        "scope `admin`. `process`: the HTTP processes of the same node, over their own socket.\n"
+        "The table is in `bus/calls/table.py`.\n",
         "| call | right | request | reply |",
         "|---|---|---|---|",
     ]

@@ -35,12 +35,12 @@ MARK = "## Rooms\n"
 INTRODUCTION = """
 `make docs` writes the rest of this page. It draws the pictures from the imports, and takes the text
 of a room from the first sentence of the room's `__init__.py`. An arrow points from the importer to
-the imported. An arrow is left out if other arrows already lead to its target. Boxes are rooms, and
-round nodes are files.
+the imported. It is left out if a longer path already leads from the one to the other. Boxes are
+rooms, and round nodes are files.
 
-`python -m tests.house.walk` counts what the chat request above enters. In the gateway and the
-runner it can enter at most {files} files and {functions} functions. A token can cost at most
-{calls} function calls in the runner.
+`python -m tests.house.walk` counts the files and functions that the chat request of the walk above
+enters. It fails above {files} files or {functions} functions in the gateway and the runner, or
+above {calls} function calls of the runner for each token.
 """
 LIVES = """
 ## States

@@ -158,7 +158,8 @@ class Grants:
                 why = "the node wants to delete its own files and has the greater id"
             elif wish.verdict is None:
                 wish.verdict = NotGranted(
-                    f"{question.asker} wants to delete its own files and asked this node"
+                    f"this node promised {question.asker} to keep its copy, so that "
+                    f"{question.asker} can delete its own"
                 )
         return KeepAnswered(question=question.question, node=self._me, keeps=not why, why=why)
 

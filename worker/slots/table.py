@@ -29,8 +29,9 @@ AFTER: Mapping[Life, Mapping[Deed, Life]] = {
     "stopping": {"kill": "killed"},
     "killed": {"kill": "killed"},
 }
-"""The state (life) of a slot after each action of the worker; other actions change nothing. A slot
-becomes `free` only when supervisord says that its process has ended."""
+"""The state (life) of a slot after each action of the worker; other actions change nothing. The
+runner's own reports also move a slot, for example to `idle` and `ready` (`SAID`). A slot becomes
+`free` only when supervisord says that its process has ended."""
 
 SAID: Mapping[str, Life] = {
     "idle": "idle",

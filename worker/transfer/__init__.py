@@ -1,1 +1,1 @@
-"""Copies weights between nodes, in pieces: fetches, serves, checks and stages them."""
+"""Copies weights and KV between nodes, in pieces: fetches, serves, checks and stages them."""

@@ -24,7 +24,7 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
     None means that no value is set here and the source decides."""
 
     def source(key: str, other: str) -> str:
-        """Return the card as the source of a key that it has, else `other`."""
+        """Return `CARD` as the source of `key` if the card sets that key, else `other`."""
         return CARD if key in card.noted else other
 
     yield "context_tokens", card.context_tokens, source("context_tokens", FILES), AT_LOAD

@@ -96,7 +96,7 @@ def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
     width = _count(metadata, f"{architecture}.embedding_length", MOST_WIDTH)
     template = metadata.get(TEMPLATE, "")
     if not isinstance(template, str) or len(template) > MOST_TEMPLATE_CHARACTERS:
-        raise BadGguf(f"{TEMPLATE} is no text of at most {MOST_TEMPLATE_CHARACTERS:,} characters")
+        raise BadGguf(f"{TEMPLATE} must be text of at most {MOST_TEMPLATE_CHARACTERS:,} characters")
     sizes = _sizes(header, layers)
     width_key = f"{architecture}.embedding_length_out"
     pooling = _pooling(metadata, architecture)

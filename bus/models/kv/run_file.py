@@ -44,8 +44,8 @@ class Unwanted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """One array of a layer's KV: its type in the format's words, its shape (1, heads, tokens,
-    width), and its bytes in row order."""
+    """One array of a layer's KV. `dtype` is the name of its type in safetensors, such as `BF16`.
+    `shape` is (1, heads, tokens, width). `content` has the bytes in row order."""
 
     dtype: str
     shape: tuple[int, ...]

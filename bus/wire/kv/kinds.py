@@ -67,8 +67,8 @@ def kind_for(wanted: KvKind, group: int, *, windows: bool) -> KvKind:
 
 
 def group_of(*widths: int) -> int:
-    """Return how many values form a group, for heads of these widths; 0 if no size in `GROUPS`
-    divides all of the widths."""
+    """Return how many values of one head share a scale and an offset, for heads of these widths.
+    Return 0 if no number in `GROUPS` divides all of the widths."""
     return next((group for group in GROUPS if all(w and w % group == 0 for w in widths)), 0)
 
 

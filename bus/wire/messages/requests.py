@@ -296,7 +296,7 @@ DRAFTS_PROTOCOL, DRAFTERS_PROTOCOL = 12, 16
 
 
 def sum_drafters(counts: Iterable[Mapping[Drafter, DrafterCount]]) -> dict[Drafter, DrafterCount]:
-    """Return the sums of counts by drafter."""
+    """Return the sums of these counts; a drafter may be in several of them."""
     sums: dict[Drafter, DrafterCount] = {}
     for count in counts:
         for drafter, (drafts, tokens, accepted) in count.items():

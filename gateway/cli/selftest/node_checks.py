@@ -30,7 +30,10 @@ from gateway.cli.verbs.node.down import until
 LOADED_S = 120.0
 TOKENS = 24
 QUESTIONS = ("What is shoal?", "list the integers from 1 to 10", "Say yes.")
-LOGS = "report it with the file of `--save`; `shoal doctor` may name the cause"
+LOGS = (
+    "run `shoal selftest --save FILE` and report the failed check with that file; `shoal doctor` "
+    "may name the cause"
+)
 
 
 def node_lines(site: SelftestSite) -> Iterator[SelftestLine]:

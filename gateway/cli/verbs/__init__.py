@@ -1,1 +1,1 @@
-"""All verbs (commands) of `shoal`, by topic: this node, models, disk, cluster, monitor."""
+"""All verbs (commands) of `shoal`, by topic: this node, models, disk, engines, cluster, monitor."""

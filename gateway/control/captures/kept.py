@@ -1,9 +1,10 @@
-"""Talks to the disk: the captures of this node, each in a file until a client fetches it.
+"""Talks to the disk: the captures of this node (archives for diagnosis), each in a file until a
+client fetches it.
 
-The HTTP processes of a node share the files. Each capture is made by the process that claims it
-first, and any of the processes can send it. A claim without a capture, and a capture that is not
-fetched, are deleted after `KEPT_S`. If the disk is full, a process keeps its own captures in
-memory.
+The HTTP processes of a node share the files. The process that first creates the claim file of a
+capture makes the capture, and any of the processes can send it. A claim file without a capture, and
+a capture that no client fetched, are deleted after `KEPT_S`. If the disk is full, a process keeps
+its own captures in memory.
 """
 
 from __future__ import annotations

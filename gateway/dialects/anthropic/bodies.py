@@ -74,7 +74,9 @@ class AnthropicOfferedBody(Closed):
     strict: bool | None = None
     cache_control: Unused = no_effect("prefixes are cached by their content")
     input_examples: Unused = no_effect("chat templates cannot show them to the model")
-    defer_loading: bool | None = honoured("the model sees the tool at once, after the other tools")
+    defer_loading: bool | None = honoured(
+        "the model sees the tool from the start, but listed after the other tools"
+    )
     allowed_callers: Unused = no_effect("in shoal, only the model calls tools")
     eager_input_streaming: Unused = no_effect("arguments are always sent while they are generated")
 

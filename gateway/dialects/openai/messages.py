@@ -1,8 +1,9 @@
-"""Types of the prompts that OpenAI's clients send: content and turns, with fixed fields, and raw
-prompts.
+"""Types of the prompts that OpenAI's clients send: chat messages with their content, and raw
+prompts. Each type lists the fields that it accepts.
 
-Pure. This module has only types. Clients send shoal's own answers back with extra fields. A field
-that means nothing in a prompt has the type `Unused`, with the reason.
+Pure. This module has only types. Clients send earlier answers of shoal back as messages, with
+fields that only answers need. Such a field has the type `Unused`, with the reason why it has no
+effect.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def passed_on(parts: Parts, flow: Flow, trial: TaskTry) -> Flow:
 def call_of(
     parts: Parts, provided: ProviderModel, body: bytes, flow: Flow
 ) -> providers.ProviderCall:
-    """Return the call of a provider. Raises HttpFaultRaised if this gateway is shutting down, or if
-    the provider's key is missing."""
+    """Return the HTTP request for a provider, without sending it. Raises HttpFaultRaised if this
+    gateway is shutting down, or if the provider's key is missing."""
     if parts.dispatcher.draining:
         leaves = providers.ProviderFailed("shutdown", "this gateway is shutting down")
         raise HttpFaultRaised(leaves.fault)

@@ -88,8 +88,8 @@ class Forward:
         return new_caches(self._model, self._shape, reserve)
 
     def try_drafts(self) -> DraftTrial:
-        """Measure what steps with drafts cost and whether they have the bits of plain steps. The
-        model must be able to verify drafts."""
+        """Measure what steps with drafts cost, and whether their logits equal those of plain steps
+        bit for bit. The model must be able to verify drafts."""
         packed = self._capabilities.packs
         return try_drafts(self._model, self._shape, self._compiled, packed=packed)
 

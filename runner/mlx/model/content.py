@@ -25,8 +25,9 @@ from runner.mlx.model.device import on_gpu
 def kv_keys(
     path: Path, precision: str, kind: KvKind, adapters: Mapping[str, str]
 ) -> dict[str, KvKey]:
-    """Return the keys of a model's rows, by the name of their adapter (empty: none). `adapters`
-    maps names to digests. Without a readable model there are none."""
+    """Return the key under which the KV of each adapter's rows is stored, by the adapter's name.
+    The empty name stands for rows without an adapter. `adapters` maps names to digests. If the
+    model's files cannot be read, the result is empty."""
     try:
         mark = files_mark(path)
     except OSError:

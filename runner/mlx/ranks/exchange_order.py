@@ -31,6 +31,8 @@ NEXT: Mapping[State, Mapping[Signal, State]] = {
     "due": {"await": "submitted"},
     "submitted": {},
 }
+"""The next state of a submission for each signal. `held`: complete, but kept back until `flush`.
+`due`: deferred until the tokens that it receives are awaited. `submitted`: given to the device."""
 
 
 class OutOfOrder(Exception):
@@ -118,9 +120,9 @@ class ExchangeOrder(Generic[A, N]):
         return _submitted(self._held, len(self._held), "flush")
 
     def awaited(self, tokens: A) -> list[Submission[A, N]]:
-        """Return the deferred (due) submissions up to `tokens`; nothing if `tokens` was already
-        submitted. Raises OutOfOrder if `tokens` is in a held submission, because waiting for it
-        would never end."""
+        """Return the deferred (due) submissions, from the oldest up to and including the one with
+        `tokens`. Return nothing if that one was already submitted. Raises OutOfOrder if `tokens` is
+        in a held submission, because waiting for it would never end."""
         if any(submission.holds(tokens) for submission in self._held):
             raise OutOfOrder("the awaited tokens are in a held submission: call flush first")
         count = next((at for at, due in enumerate(self._due, 1) if due.holds(tokens)), 0)

@@ -70,11 +70,11 @@ characters."""
 
 
 class CallText:
-    """The growing text of one call, which is passed on from the beginning of its arguments.
+    """The growing text of one tool call. Its arguments are sent to the client as they arrive.
 
-    `raw` is the whole text, `start` its offset. `name` None: the text is JSON that names the tool;
-    else the text is only the arguments. `passes_on` False: nothing is certain before the call has
-    ended. `left` is text after the call that is not part of it, set when the call has ended.
+    `raw` is the whole text, `start` its offset in the output. `name` None: the text is JSON that
+    names the tool; else the text is only the arguments. `passes_on` False: nothing is sent before
+    the call has ended. `left` is the text after the call, set when the call has ended.
     """
 
     __slots__ = ("_name", "_object", "_passes_on", "left", "raw", "start")

@@ -1,9 +1,9 @@
 """Make the model card of a model whose weights are not on this node. The code for models on disk
-makes it, from placeholder tensors.
+makes the card, from placeholder tensors.
 
-Pure. Each weight file gets one or two placeholder tensors of its size in place of the tensors in
-its header. The configuration tells which of its bytes may be cast. The layers of the tensors are
-unknown and count as equal.
+Pure. The real tensors are unknown until the weight files have arrived. So each file is represented
+by one or two placeholder tensors, which together have the file's size. The model's configuration
+tells which bytes of a file may be cast to another number type. All layers count as equally large.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ class RunShelf:
         return [name for name in names if name not in here]
 
     def delete_copies(self, origin: NodeId, names: Iterable[str]) -> int:
-        """Delete the copies of these runs of another node; return their number. Copies that cannot
-        be deleted are left out."""
+        """Delete this node's copies of the KV files `names` that the node `origin` computed.
+        Return how many were deleted; files that cannot be deleted do not count."""
         wanted, count = {(name, str(origin)) for name in names}, 0
         for file in kv_files(self._limits.root):
             if run_of(file.path.name) in wanted:

@@ -45,13 +45,13 @@ def bill_lines(bill: Bill) -> Iterator[SelftestLine]:
     """Compare the peak with the whole bill, and weights and KV with their terms."""
     share = bill.peak_bytes / max(1, bill.need_bytes)
     text = (
-        f"peak {_mb(bill.peak_bytes)} (MLX {_mb(bill.device_bytes)}, process "
-        f"{_mb(bill.process_bytes)}), {_mb(bill.need_bytes)} estimated: {share:.0%} "
+        f"the peak was {_mb(bill.peak_bytes)} (MLX {_mb(bill.device_bytes)}, process "
+        f"{_mb(bill.process_bytes)}), {share:.0%} of the estimated {_mb(bill.need_bytes)} "
         f"(rule: {LEAST_SHARE:.0%} to 100%)"
     )
     advice = (
-        "report it with the file of `--save`; until then keep memory free with `memory_bytes` "
-        "in shoal.toml"
+        "run `shoal selftest --save FILE` and report the failed check with that file; keep "
+        "memory free with `memory_bytes` in shoal.toml until this is fixed"
     )
     figures = {
         "peak_bytes": bill.peak_bytes,

@@ -18,7 +18,10 @@ from gateway.cli.selftest.verdicts.agreement import (
 from gateway.cli.selftest.verdicts.fit import ChiSquareFit, expected_of, fit_of
 from gateway.cli.selftest.verdicts.line import Figure, SelftestLine, judged, not_applicable
 
-REPORT = "report it with the file of `--save`, because answers on this machine may be wrong"
+REPORT = (
+    "run `shoal selftest --save FILE` and report the failed check with that file, because answers "
+    "on this machine may be wrong"
+)
 FEWER_BITS: Mapping[str, float] = {"8bit": 0.5, "4bit": 2.0}
 """How far fewer bits may change the log-probability of the first token, in nats."""
 

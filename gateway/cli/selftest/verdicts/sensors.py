@@ -13,7 +13,10 @@ from typing import Any
 from bus.wire.accelerators import AcceleratorReading, HardwareReading
 from gateway.cli.selftest.verdicts.line import Figure, SelftestLine, judged, not_applicable
 
-REPORT = "report it with the file of `--save`, and run `shoal doctor` for the node's findings"
+REPORT = (
+    "run `shoal selftest --save FILE` and report the failed check with that file; `shoal doctor` "
+    "shows the node's findings"
+)
 COOLEST_C, HOTTEST_C = 5.0, 110.0
 MOST_W = 3_000.0
 MOST_LOAD_PER_CORE = 200.0
