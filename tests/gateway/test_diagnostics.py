@@ -26,6 +26,7 @@ from bus.replica.state import ClusterState
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import BadRequest, Unavailable
 from bus.wire.ids import Boot, InstanceId, NodeId, RequestId
+from bus.wire.instances import RankReady
 from bus.wire.messages.control import (
     AskDiagnosis,
     AskEnded,
@@ -41,7 +42,7 @@ from bus.wire.messages.wire import Message
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.http import diagnostics
 from gateway.http.diagnostics import DiagnosticsTiming
-from gateway.http.diagnostics.node import Diagnosing
+from gateway.http.diagnostics.node import Diagnosing, groups_of
 from gateway.http.diagnostics.processes import answer_examined
 from gateway.http.diagnostics.runners import answer_cancels
 from gateway.http.routes import ROUTES
@@ -288,6 +289,33 @@ def test_a_runner_that_does_not_answer_is_told_of_as_its_worker_and_its_recorder
     assert runner["recorder"] == [{"at_s": 1.0, "phase": "steps", "step": 7}]
     assert runner["stacks"] == STACKS
     assert "runner_silent" in [warning["code"] for warning in found["warnings"]]
+
+
+def test_a_node_has_a_rank_in_each_of_its_groups_or_is_alone() -> None:
+    (alone,) = groups_of(NODE, [instance("tiny")])
+    assert (alone["is_available"], alone["rank"], alone["world_size"]) == (False, 0, 1)
+    assert alone["backend"] is None and "split over several nodes" in alone["failure_reason"]
+    here, there = (shard.model_copy(update={"rank": rank, "node": node})
+                   for rank, node, shard in zip((1, 0), (NODE, "n9"), instance("big").shards * 2,
+                                                strict=True))  # fmt: skip
+    ranks = [RankReady(rank=rank, node=node, process="runner:00", addresses=(), pid=1)
+             for rank, node in ((0, NodeId("n9")), (1, NODE))]  # fmt: skip
+    forming = instance("big").model_copy(
+        update={"shards": (here, there), "status": "placed", "ready": tuple(ranks[:1])}
+    )
+    whole = forming.model_copy(
+        update={"status": "ready", "ready": tuple(ranks), "collectives": "jaccl"}
+    )
+    failed = forming.model_copy(update={"status": "failed", "why": "no link"})
+    groups = groups_of(NODE, [forming, whole, failed])
+    assert [(group["is_available"], group["failure_reason"]) for group in groups] == [
+        (False, "1 of 2 ready"),
+        (True, None),
+        (False, "no link"),
+    ]
+    assert {(group["rank"], group["world_size"]) for group in groups} == {(1, 2)}
+    assert [group["backend"] for group in groups] == ["ring", "jaccl", "ring"]
+    assert groups_of(NodeId("n7"), [whole])[0]["world_size"] == 1
 
 
 CANCEL = "/v1/diagnostics/node/runners/runner:00/cancel"

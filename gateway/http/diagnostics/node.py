@@ -13,6 +13,7 @@ import contextlib
 import importlib.metadata
 import json
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,7 @@ from bus.calls import ask_service
 from bus.process.installation import DISTRIBUTION, running_code
 from bus.wire.errors import BadMessage, Unavailable
 from bus.wire.ids import InstanceId, NodeId
+from bus.wire.instances import Instance
 from bus.wire.messages.control import (
     AskDiagnosis,
     AskRunner,
@@ -131,6 +133,7 @@ async def node_document(cluster: Cluster, timing: DiagnosticsTiming) -> dict[str
         "processes": [p.model_dump() for p in reading.processes] if reading else [],
         "runners": runners,
         "ended": [_ended_runner(report) for report in answer.reports],
+        "groups": groups_of(node, state.instances.values()),
         "state": {"term": state.term, "index": state.index},
         "warnings": warnings,
     }
@@ -258,6 +261,37 @@ def _runner(report: RunnerReport, reading: RunnerReading | None) -> dict[str, An
         "stacks": stacks_of(report),
         "reading": reading.model_dump() if reading else None,
     }
+
+
+def groups_of(node: NodeId, instances: Iterable[Instance]) -> list[dict[str, Any]]:
+    """Return this node's rank in each group.
+
+    `is_available`: all ranks of the group are ready. Else `failure_reason` says why not.
+    `world_size` is the number of ranks, and `backend` joins them: `ring` or `jaccl`. A model on one
+    node needs no group. On a node without a group, the list has one entry with rank 0 of 1.
+    """
+    groups: list[dict[str, Any]] = []
+    for instance in instances:
+        size = len(instance.shards)
+        for shard in instance.shards if size > 1 else ():
+            if shard.node != node:
+                continue
+            why_not = "" if instance.lead is not None else f"{len(instance.ready)} of {size} ready"
+            if instance.status == "failed":
+                why_not = instance.reason
+            groups.append(
+                {
+                    "is_available": not why_not,
+                    "rank": shard.rank,
+                    "world_size": size,
+                    "backend": instance.collectives,
+                    "failure_reason": why_not or None,
+                    "instance": instance.instance,
+                }
+            )
+    alone = {"is_available": False, "rank": 0, "world_size": 1, "backend": None}
+    why = "no model on this node is split over several nodes"
+    return groups or [{**alone, "failure_reason": why, "instance": None}]
 
 
 def _ended_runner(report: RunnerReport) -> dict[str, Any]:
