@@ -42,10 +42,12 @@ this size rarer instead."""
 
 @dataclass(slots=True)
 class PrefillAccount:
-    """Seconds of prefill that decodes have paid for. `share` is s, 0 < s < 1."""
+    """Seconds of prefill that decodes have paid for. `share` is s, 0 < s < 1. `unsettled_s` are the
+    seconds of decode steps while no prompt waited. Their payment is added when a prompt waits."""
 
     share: float
     balance_s: float = 0.0
+    unsettled_s: float = 0.0
 
     def share_among(self, prompts: float, decodes: int) -> float:
         """Return prefill's share of the time if `prompts` rows wait for their first token and
@@ -70,8 +72,12 @@ class PrefillAccount:
         return (EVEN_TAIL / (1.0 - share) - 1.0) * decode_s
 
     def earn(self, earned_s: float, *, chunk_s: float) -> None:
-        """Add what a decode step pays for; savings are capped at `BOUT_CHUNKS` times `chunk_s`."""
-        self.balance_s = min(self.balance_s + earned_s, BOUT_CHUNKS * chunk_s + earned_s)
+        """Add what a decode step pays for, and the unsettled steps before it. Savings are capped at
+        `BOUT_CHUNKS` times `chunk_s`."""
+        before_s = self.earned_s(self.unsettled_s, self.share)
+        self.unsettled_s = 0.0
+        saved_s = min(self.balance_s + before_s, BOUT_CHUNKS * chunk_s)
+        self.balance_s = saved_s + earned_s
 
     def affords(self, prefill_s: float) -> bool:
         return self.balance_s >= prefill_s * 0.999

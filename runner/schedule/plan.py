@@ -43,8 +43,9 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
     _relieve(table, open_plan)
     _retire(table, open_plan)
     _grow(table, open_plan)
-    _admit(table, open_plan)
-    _give_way(table, open_plan)
+    if len(table.live) < len(table.rows) + len(table.retiring):  # rows wait
+        _admit(table, open_plan)
+        _give_way(table, open_plan)
     _decode(table, open_plan)
     choose_prefill(table, open_plan)
     add_drafts(table, open_plan)
@@ -244,8 +245,6 @@ def _giver_order(row: Row) -> tuple[bool, int, tuple[int, float, int]]:
 
 def _may_enter(table: RowTable) -> list[Row]:
     """Return the waiting rows that only need a slot, by priority, then age."""
-    if len(table.live) == len(table.rows) + len(table.retiring):
-        return []
     return [row for row in table.waiting() if not row.in_flight and row.paused_at is None]
 
 

@@ -47,10 +47,13 @@ def choose_prefill(table: RowTable, open_plan: OpenPlan) -> None:
         (row for row in table.live.values() if row.status == "prefilling"),
         key=lambda row: row.order,
     )
-    room = _room_beside(table, open_plan, rows) if open_plan.decode else _room(table, rows)
-    if not rows or (open_plan.decode and table.timekeeper.wants_quiet):
-        return
     account, costs = table.account, table.costs
+    if not rows:
+        account.unsettled_s += open_plan.decode_s
+        return
+    room = _room_beside(table, open_plan, rows) if open_plan.decode else _room(table, rows)
+    if open_plan.decode and table.timekeeper.wants_quiet:
+        return
     groups = _choose_groups(table, rows, room)
     sizes = [_size(group) for group in groups]
     prefill_s = sum(costs.prefill_s(size) for size in sizes)
@@ -86,8 +89,6 @@ def _room_beside(table: RowTable, open_plan: OpenPlan, rows: list[Row]) -> Room:
     least_s = costs.prefill_s(GroupSize(LEAST_CHUNK, _depth(rows)))
     earned_s, chunk_s = account.earned_s(open_plan.decode_s, share), max(limit_s, least_s)
     account.earn(earned_s, chunk_s=chunk_s)
-    if not rows:
-        return Room(0, 0)
     tokens = _tokens_within(table, rows, limit_s)
     even = _tokens_within(
         table, rows, min(account.even_limit_s(open_plan.decode_s, share), limit_s)
@@ -109,7 +110,7 @@ def _token_s(table: RowTable, tokens: int) -> float:
 
 
 def _depth(rows: list[Row]) -> int:
-    return rows[0].computed if rows else 0
+    return rows[0].computed
 
 
 def _due(table: RowTable, open_plan: OpenPlan, rows: list[Row]) -> float:
