@@ -44,13 +44,12 @@ class RoleSeat:
 @dataclass(frozen=True, slots=True)
 class RolePlan:
     """A verifier and its proposer. `colocated`: both on one node. `round_trip_s`: measured between
-    the two nodes; None if colocated. `is_supported`: shoal can run the proposer there."""
+    the two nodes; None if colocated."""
 
     verifier: RoleSeat
     proposer: RoleSeat
     colocated: bool
     round_trip_s: float | None
-    is_supported: bool
     why: str
 
 
@@ -250,7 +249,7 @@ def _with_model(verifier: _Candidate, draft: _Candidate, round_trips: RoundTrips
         names = named is not None and named.model == draft.model.model
         advice = "" if names else ": name it in the card key `draft_model`"
         why = f"{draft.model.model} can propose {where}, as long as it is loaded there{advice}"
-    return RolePlan(verifier.seat, draft.seat, colocated, trip_s, True, why)
+    return RolePlan(verifier.seat, draft.seat, colocated, trip_s, why)
 
 
 def _with_ngrams(
@@ -262,4 +261,4 @@ def _with_ngrams(
         because = "; ".join(refusals)
     seat = RoleSeat(card.node, card.name, NGRAM)
     why = f"the verifier's runner can propose n-grams (setting `speculate`): {because}"
-    return RolePlan(verifier.seat, seat, True, None, True, why)
+    return RolePlan(verifier.seat, seat, True, None, why)

@@ -20,6 +20,7 @@ from bus.wire.messages.readings import CardReading
 from tests.harness.fleets import card
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import body, chat, ready
+from tests.harness.node_server import instance, reading
 from tests.harness.printed_requests import printed
 from tests.harness.typed_lines import examples, typed
 
@@ -232,9 +233,17 @@ def far_node(made: GatewayTestbed, second_node: str) -> str:
     far = card(wall(), "far", "n3", models=(draft,), memory_bytes=10**9)
     passed_on = encode(Envelope(far.node, "worker", new_boot(), 1, CardReading(card=far)))
     frames = [b"relayed.n3", passed_on]
+    verifies = reading(instance(MODEL)).model_copy(update={"node": NodeId("n2")})
+    reads = encode(Envelope(NodeId("n2"), "worker", new_boot(), 2, verifies))
+    topic = b"reading.runner.n2.runner:00"
     made.do(lambda: made.board.planes["telemetry"].from_peer(NodeId("n2"), frames))
+    made.do(lambda: made.board.planes["telemetry"].from_peer(NodeId("n2"), [topic, reads]))
     ask_fleet = lambda: ask(made, "GET", "/fleet").json()  # noqa: E731
-    eventually(lambda: all("n3" in str(ask_fleet()) for _ in range(12)), 10, "it is known")
+    eventually(
+        lambda: all("n3" in str(a) and a["drafters"] for a in (ask_fleet() for _ in range(12))),
+        10,
+        "it is known",
+    )
     return "n3"
 
 
@@ -253,9 +262,13 @@ def test_the_fleet_lists_all_nodes_with_roles_and_measured_speeds(
     assert ngrams["roles"] == ["proposer"] and ngrams["tokens_per_s"] is None
     mine = {model["model"]: model for model in nodes[answer["node"]]["models"]}
     assert mine[MODEL]["tokens_per_s"] is None, "never measured here"
+    assert {
+        "verifier_node": "n2", "verifier": MODEL, "drafter": "ngram", "drafts": 5,
+        "drafted_tokens": 40, "accepted_tokens": 30,
+    } in answer["drafters"]  # fmt: skip
     plan = answer["plan"]
     assert plan["verifier"]["model"] == MODEL and plan["proposer"]["model"] == "ngram"
-    assert plan["supported"] and plan["colocated"] and "is not measured" in plan["why"]
+    assert plan["colocated"] and "is not measured" in plan["why"]
     state = ask(made, "GET", "/state").json()
     cards = {each["node"] for each in state["telemetry"]["cards"]}
     assert far_node not in cards and "draft" not in ask(made, "GET", "/v1/models").text, (
@@ -280,7 +293,7 @@ def test_each_line_about_the_fleet_runs_as_printed(
         done = typed(made, tmp_path, line)
         assert done.returncode == 0, done.stderr
         if "--json" in line:
-            assert json.loads(done.stdout)["plan"]["supported"]
+            assert json.loads(done.stdout)["plan"]["colocated"]
         else:
             assert "through others" in done.stdout and "55" in done.stdout
             assert "can propose n-grams" in done.stdout

@@ -103,15 +103,15 @@ def test_a_plan_says_what_the_card_must_name() -> None:
     cards = (node("n1", BIG_AT, SMALL_AT), node("n2", SMALL_AT))
     trips = apart(n1_n2=0.001)
     remote = planned(*cards, verifier=BIG, trips=trips)
-    assert remote.is_supported and "as long as it is loaded there: name it" in remote.why
+    assert "as long as it is loaded there: name it" in remote.why
     away = BIG_AT.model_copy(update={"draft": DraftWeights(model=SMALL, why_not="not here")})
     assert planned(node("n1", away), cards[1], verifier=BIG, trips=trips).why.endswith("there")
     beside = planned(cards[0], verifier=BIG)
-    assert beside.colocated and beside.is_supported and "`draft_model`" in beside.why
+    assert beside.colocated and "`draft_model`" in beside.why
     named = BIG_AT.model_copy(update={"draft": DraftWeights(model=SMALL, path="/s")})
     assert "its card names it" in planned(node("n1", named, SMALL_AT), verifier=BIG).why
     ngrams = planned(*cards, verifier=BIG, proposer=NGRAM, trips=trips)
-    assert ngrams.is_supported and ngrams.colocated and ngrams.proposer.node == N1
+    assert ngrams.colocated and ngrams.proposer.node == N1
 
 
 def test_the_fastest_measured_verifier_is_chosen_then_memory_then_the_id() -> None:

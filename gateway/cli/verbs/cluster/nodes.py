@@ -105,6 +105,8 @@ def fleet(
     )
     for use in answer["in_use"]:
         output.note(_proposer_text(use))
+    for drafter in answer["drafters"]:
+        output.note(_drafter_text(drafter))
     if answer["refused"] is not None:
         raise CliError(f"no {answer['refused']['role']}: {answer['refused']['why']}")
     plan = answer["plan"]
@@ -122,6 +124,14 @@ def _proposer_text(use: Mapping[str, Any]) -> str:
             "drafts came in time)"
         )
     return f"{text} is not used in another runner: {use['why'] or use['state']}"
+
+
+def _drafter_text(drafter: Mapping[str, Any]) -> str:
+    """Return a line about the drafts that a loaded model has verified."""
+    return (
+        f"{drafter['verifier']} on {drafter['verifier_node']}: {drafter['accepted_tokens']} of "
+        f"{drafter['drafted_tokens']} tokens of {drafter['drafter']} accepted"
+    )
 
 
 DONE = {

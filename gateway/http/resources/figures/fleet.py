@@ -22,7 +22,7 @@ from bus.models.role_plan import (
 from bus.wire.cards import ModelCard, NodeCard, model_named
 from bus.wire.ids import ModelId
 from bus.wire.messages.readings import RunnerReading
-from bus.wire.messages.requests import ProposerUse
+from bus.wire.messages.requests import Drafter, ProposerUse
 from gateway.http.middleware import Resource, answer_json
 from gateway.view.fleet import FleetCard
 
@@ -68,14 +68,12 @@ class FleetSeat(TypedDict):
 
 
 class FleetPlan(TypedDict):
-    """The plan. `supported`: shoal can run the proposer there. `round_trip_ms`: between the two
-    nodes; null if colocated."""
+    """The plan. `round_trip_ms`: between the two nodes; null if colocated."""
 
     verifier: FleetSeat
     proposer: FleetSeat
     colocated: bool
     round_trip_ms: float | None
-    supported: bool
     why: str
 
 
@@ -98,6 +96,19 @@ class FleetUse(TypedDict):
     lost: int
 
 
+class FleetDrafter(TypedDict):
+    """The verified drafts of one drafter since a model was loaded on `verifier_node`: their number,
+    their tokens, and how many of these the model accepted. The counts are alike for drafters in the
+    model's runner and for `remote` ones."""
+
+    verifier_node: str
+    verifier: str | None
+    drafter: Drafter
+    drafts: int
+    drafted_tokens: int
+    accepted_tokens: int
+
+
 class FleetRefusal(TypedDict):
     """No node can take a role. `model`: the model that the client named, else null."""
 
@@ -108,11 +119,12 @@ class FleetRefusal(TypedDict):
 
 class FleetAnswer(TypedDict):
     """All nodes, this one first, and the plan; null if it is `refused`. `in_use`: the proposers of
-    the loaded models whose cards name a draft model."""
+    the loaded models whose cards name a draft model. `drafters`: what drafts were worth so far."""
 
     node: str
     nodes: list[FleetNode]
     in_use: list[FleetUse]
+    drafters: list[FleetDrafter]
     plan: FleetPlan | None
     refused: FleetRefusal | None
 
@@ -144,6 +156,7 @@ class Fleet(Resource):
             "node": own,
             "nodes": nodes,
             "in_use": [_use(runner, use) for runner in runners if (use := runner.proposer)],
+            "drafters": [drafter for runner in runners for drafter in _drafters(runner)],
             "plan": None,
             "refused": None,
         }
@@ -155,7 +168,6 @@ class Fleet(Resource):
                 "proposer": _seat(plan.proposer),
                 "colocated": plan.colocated,
                 "round_trip_ms": _ms(plan.round_trip_s),
-                "supported": plan.is_supported,
                 "why": plan.why,
             }
         answer_json(resp, answer)
@@ -220,6 +232,20 @@ def _use(runner: RunnerReading, use: ProposerUse) -> FleetUse:
         "drafts": use.drafts,
         "lost": use.lost,
     }
+
+
+def _drafters(runner: RunnerReading) -> list[FleetDrafter]:
+    return [
+        {
+            "verifier_node": runner.node,
+            "verifier": runner.model,
+            "drafter": drafter,
+            "drafts": drafts,
+            "drafted_tokens": tokens,
+            "accepted_tokens": accepted,
+        }
+        for drafter, (drafts, tokens, accepted) in runner.drafters.items()
+    ]
 
 
 def _seat(seat: RoleSeat) -> FleetSeat:
