@@ -227,6 +227,8 @@ def test_loading_is_told_in_per_cent_and_bytes() -> None:
     assert loading_text(M, half, position=0) == "loading 50 % (50 of 100 MB) m"
     assert loading_text(M, half, position=2).endswith("2 ahead of you")
     assert loading_text(M, [reading(phase="warming")], position=0) == "warming m"
+    unmeasured = reading(done_bytes=0, total_bytes=0)
+    assert loading_text(M, [unmeasured], position=0) == "loading m", "no bytes to compare yet"
     assert loading_text(OTHER, half, position=0) == "waiting for other to be loaded"
     ranks = [*half, reading(done_bytes=10_000_000, total_bytes=100_000_000)]
     assert loading_text(M, ranks, position=0).startswith("loading 10 %"), "the last of the ranks"
