@@ -27,7 +27,7 @@ from bus.process.endpoints import WILDCARDS, Endpoints, host_here
 from bus.process.identity import node_id
 from bus.process.interfaces import reachable_hosts
 from bus.process.logs import LevelSource
-from bus.wire.errors import ConfigError
+from bus.wire.errors import ConfigError, problem_text
 from bus.wire.ids import NodeId
 from conf import keys
 from conf.collectors import OtlpSettings
@@ -396,5 +396,5 @@ def _explained(error: ValidationError, sources: Mapping[str, str], file: Path) -
     if detail["type"] == "extra_forbidden":
         hint = keys.similar_key(key, Settings.model_fields, TABLES)
         return f"{source}: {keys.not_a_setting(key, key, hint)}"
-    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = problem_text(detail)
     return f"{source}: {key} = {masked(key, detail['input'])!r}: {message}" if key else message

@@ -6,6 +6,7 @@ exceptions. An exception is for a fault that the caller could not have foreseen.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -148,8 +149,56 @@ class ContextOverflow(ShoalError):
         self.limit_tokens = limit_tokens
 
 
+OBJECT, WHOLE, NUMBER, YES_NO = (
+    "must be an object",
+    "must be a whole number",
+    "must be a number",
+    "must be true or false",
+)
+PROBLEMS: Mapping[str, str] = {
+    "model_type": OBJECT,
+    "model_attributes_type": OBJECT,
+    "dict_type": OBJECT,
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "string_type": "must be a string",
+    "int_type": WHOLE,
+    "int_parsing": WHOLE,
+    "int_from_float": WHOLE,
+    "float_type": NUMBER,
+    "float_parsing": NUMBER,
+    "finite_number": "must be a finite number",
+    "bool_type": YES_NO,
+    "bool_parsing": YES_NO,
+    "literal_error": "must be one of {expected}",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must have at least {min_length} items",
+    "too_long": "must have at most {max_length} items",
+    "missing": "is required",
+    "extra_forbidden": "is not known",
+}
+"""Texts for pydantic's types of problems, with the names of its context."""
+
+
+def problem_text(detail: Mapping[str, Any]) -> str:
+    """Return what is wrong with a value, from one entry of `ValidationError.errors`. It has no
+    subject: the caller names the field."""
+    text, context = PROBLEMS.get(detail["type"]), detail.get("ctx", {})
+    if text is None:
+        return str(detail["msg"]).removeprefix("Value error, ")
+    if context.get("min_length") == 1:
+        return "must not be empty"
+    numbers = {key: f"{value:g}" for key, value in context.items() if isinstance(value, float)}
+    return text.format_map({**context, **numbers})
+
+
 def first_problem(error: ValidationError) -> str:
     """Return the first error that pydantic reports, as `field: problem`."""
     detail = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in detail["loc"]) or "message"
-    return f"{where}: {detail['msg']}"
+    return f"{where}: {problem_text(detail)}"

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar, cast
 import orjson
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, ValidationError
 
-from bus.wire.errors import BadRequest
+from bus.wire.errors import BadRequest, problem_text
 from bus.wire.messages.requests import SPECULATE, Speculate
 from bus.wire.shares import MAX_PRIORITY, PRIORITIES
 from gateway.dialects.dialect import Extras, Limits
@@ -311,10 +311,7 @@ def _translate(error: ValidationError, within: str) -> NoReturn:
     path = path_of((within, *first["loc"]))[:MAX_PATH]
     if first["type"].startswith(_BY_FIELD):
         path = f"{path}.{first['type'].removeprefix(_BY_FIELD)}"
-    if first["type"] == "missing":
-        text = f"{path} is required"
-    else:
-        text = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    text = f"{path}{' ' if first['type'] == 'missing' else ': '}{problem_text(first)}"
     if more := len(errors) - 1:
         text += f" (and {more} more)"
     raise BadRequest(text, field=path or None) from error

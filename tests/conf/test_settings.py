@@ -69,7 +69,7 @@ def test_layers_win_in_rising_order_and_each_value_names_its_source(
             "runner.max_row is not a setting; did you mean runner.max_rows?",
         ),
         ("max_rows = 3\n", "max_rows is not a setting; did you mean runner.max_rows?"),
-        ("slots = 0\n", "slots = 0: Input should be greater than or equal to 1"),
+        ("slots = 0\n", "slots = 0: must be at least 1"),
         ('log_level = "loud"\n', "log_level = 'loud'"),
         ('voters = ["a", "b"]\n', "must have 3 or more different node ids, or none"),
         ('voters = ["a", "b", "b"]\n', "must have 3 or more different node ids, or none"),

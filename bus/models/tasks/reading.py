@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bus.wire.errors import ConfigError
+from bus.wire.errors import ConfigError, problem_text
 
 MOST_BYTES = 256 << 10
 MOST_SECONDS = 7 * 24 * 3600.0
@@ -67,7 +67,7 @@ def _explained(file: str, kind: type[FileTable], error: ValidationError, text: s
         return f"{where}: unknown key {key}; {hint}"
     if detail["type"] == "missing":
         return f"{where}: {key} is missing"
-    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = problem_text(detail)
     return f"{where}: {key}: {message}" if key else f"{where}: {message}"
 
 

@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_written_keeps_no_node_from_starting(paths: Path
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("slots", "0", "slots = 0: Input should be greater than or equal to 1"),
+        ("slots", "0", "slots = 0: must be at least 1"),
         ("log_level", "loud", "log_level = 'loud'"),
         ("runner.max_row", "3", "did you mean runner.max_rows?"),
         ("http_tls_cert", "/a.pem", "set both http_tls_cert"),

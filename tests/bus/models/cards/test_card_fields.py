@@ -18,7 +18,7 @@ def refusal(text: str) -> BadCard:
     [
         ("pin = true\n\ntemprature = 1\n", "temprature", 3, "did you mean temperature?"),
         ("num_ctx = 5\n", "num_ctx", 1, "did you mean context_tokens?"),
-        ("# temperature = 9\n'temperature' = 9\n", "temperature", 2, "less than or equal to 5"),
+        ("# temperature = 9\n'temperature' = 9\n", "temperature", 2, "must be at most 5"),
         ('stop = ["a"]\nkv = "16bit"\n', "kv", 2, "kv = 16bit"),
         ("system = 1\n", "system", 1, "system must be a string"),
         ('system = """\ntop_k = "x"\n"""\ntop_k = "x"\n', "top_k", 4, "top_k must be a number"),

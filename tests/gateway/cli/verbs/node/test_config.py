@@ -46,7 +46,7 @@ def test_settings_are_set_and_unset_and_the_rest_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("slots", "0"), "slots = 0: Input should be greater"),
+        (("slots", "0"), "slots = 0: must be at least 1"),
         (("slot", "3"), "did you mean slots?"),
         (("slots",), "slots has no value"),
         (("offline", "yes"), "must be true or false"),
