@@ -69,7 +69,7 @@ def test_what_the_node_refuses_is_told_beside_the_field(tab: Tab, node: Node) ->
     setting(tab, "slots").get_by_role("button").click()
     tab.page.get_by_label("slots", exact=True).fill("0")
     tab.page.get_by_role("button", name="Save").click()
-    expect(setting(tab, "slots").get_by_role("alert")).to_contain_text("greater than or equal to 1")
+    expect(setting(tab, "slots").get_by_role("alert")).to_contain_text("must be at least 1")
     assert "slots" not in written(node)
 
 

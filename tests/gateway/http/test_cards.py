@@ -132,7 +132,7 @@ def test_json_has_the_keys_that_a_card_has() -> None:
     [
         ("pin = true\ntemprature = 1\n", "temprature", "line 2: the card has no key 'temprature'"),
         ({"num_ctx": 5}, "num_ctx", "did you mean context_tokens?"),
-        ({"temperature": 9}, "temperature", "less than or equal to 5"),
+        ({"temperature": 9}, "temperature", "must be at most 5"),
         ({"temperature": "hot"}, "temperature", "number"),
         ("pin = ", None, "the card is not valid TOML"),
         ("template = '{{ .Prompt }}'\n", "template", "shoal runs no Go templates"),
