@@ -37,8 +37,8 @@ MAX_CAPTURE_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """Whether py-spy may read this user's processes, and why or why not. `program` is py-spy's
-    path."""
+    """Whether py-spy may read this user's processes, and the reason. `program` is the path of
+    py-spy."""
 
     allowed: bool
     reason: str

@@ -164,6 +164,7 @@ class Examiner:
 def stacks_answer(
     target: ProcessTarget, method: str, note: str, threads: list[dict[str, Any]]
 ) -> Diagnosis:
-    """Return the answer with stacks in the form of `bus.service.stacks_content`."""
+    """Return the answer to a question for stacks, in the form of `bus.service.stacks_content`.
+    `method` and `note` say how the stacks were taken."""
     content = stacks_content(target.name, target.pid, method, note, threads)
     return Diagnosis(method=method, note=note, content=content)

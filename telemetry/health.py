@@ -1,7 +1,7 @@
 """Findings about a node: its faults, each with a code, a sentence and a remedy.
 
 Pure: it takes facts and returns findings, worst first. A node without findings is healthy. The
-rules are a list of small functions, one for each fault.
+rules are small functions, one for each fault.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ WIRED_IDLE_BYTES = 5 << 30
 CODES: dict[str, str] = {
     "disk_full": "the disk with models and journals has less than 2 GB free",
     "disk_low": "the disk with models and journals has less than 10 GB free",
-    "journal_damaged": "the journal was damaged, and the user has not dealt with the lost events",
-    "state_damaged": "another state file was damaged, and the user has not dealt with it",
+    "journal_damaged": "the journal was damaged and lost events; the damaged file is still there",
+    "state_damaged": "another state file was damaged, and the damaged file is still there",
     "keys_lost": "API keys may be lost, so each node accepts only its owner",
     "thread_ended": "a thread of a service was stopped by an error",
     "download_failed": "a download of a model failed",
-    "model_failed": "a model was given up after repeated failures",
+    "model_failed": "shoal gave up loading a model, for example after repeated failures",
     "supervisor_silent": "supervisord does not answer, so no process can be started or stopped",
     "means_gone": "a file or folder was removed and not restored",
     "means_restored": "a file or folder was removed and restored without its content",
@@ -241,7 +241,7 @@ def _models(facts: NodeFacts) -> Iterable[HealthFinding]:
         yield _finding(
             facts,
             "model_failed",
-            f"loading {model} was given up: {why}",
+            f"shoal gave up loading {model}: {why}",
             f"read the runner's log with `shoal logs`, then retry with `shoal load {model}`",
         )
 
@@ -263,7 +263,7 @@ def _memory(facts: NodeFacts) -> Iterable[HealthFinding]:
             "memory_wired",
             f"{wired / (1 << 30):.1f} GB are wired (not pageable) although no model is loaded; "
             "if that lasts 10 s, no model will be loaded here",
-            "a GPU driver retains them: reboot to free them, or load models anyway with "
+            "a GPU driver has not released them: reboot to free them, or load models anyway with "
             "`shoal nodes undrain NODE`",
         )
 

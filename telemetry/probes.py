@@ -180,7 +180,7 @@ def _born(child: psutil.Process) -> tuple[float, int]:
 @dataclass(frozen=True, slots=True)
 class Window:
     """Samples (instant, value) of one counter, oldest first. All but the first are from the last
-    `span_s`, so that the rate covers the whole span.
+    `span_s` seconds; the first may be older, so that the rate covers the whole span.
 
     If a counter decreases, its process has restarted, and the window starts again. A single sample
     has no rate.
@@ -211,7 +211,8 @@ class Window:
 
 
 class SupervisorList:
-    """supervisord's list of processes. `ask` returns the current one."""
+    """supervisord's list of processes, which is asked for as rarely as possible. `ask` returns the
+    current list."""
 
     def __init__(self, ask: Callable[[], Sequence[SupervisedProcess]]) -> None:
         self._ask = ask

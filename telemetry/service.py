@@ -49,7 +49,7 @@ CABLES_S = 60.0
 CABLES_FRESH_S = 15.0
 CHILDREN_S = 10.0
 DOORS_S = 15.0
-"""Seconds between two checks of ports. A younger process may not listen yet; it is not checked."""
+"""Seconds between two checks of ports. Younger processes may not listen yet and are not checked."""
 RATE_SPAN_S = 3.0
 GATEWAY = "gateway"
 HTTP_PROCESS = "HTTP process of the gateway"
@@ -369,7 +369,7 @@ class Telemetry:
         return tuple(silent)
 
     def _held_only_at(self, node: NodeId) -> tuple[str, ...]:
-        """Return the models whose every instance needs `node`."""
+        """Return the models that `node` is needed for: it is part of each of their instances."""
         needs: dict[str, bool] = {}
         for instance in self.client.state.instances.values():
             if instance.serves:

@@ -1,5 +1,5 @@
-"""Talks to the disk: the figures of Linux's graphics cards of one vendor. A sleeping card is not
-woken."""
+"""Talks to the disk: reads the figures (load, memory, temperature, ...) of Linux's graphics cards
+of one vendor. A sleeping card is not woken."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ def scaled(value: int | None, unit: float) -> float | None:
 
 
 class EnergyMeter:
-    """Computes power from energy counters: the energy between two reads of the same counter."""
+    """Computes power from energy counters: the energy between two reads of a counter, divided by
+    the time."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int]] = {}

@@ -26,8 +26,8 @@ class WatchTiming:
 
 @dataclass(slots=True)
 class _Watched:
-    """A source, the result or failure of its last read, and the start of the read in progress.
-    Only the source's thread writes it."""
+    """A sensor source, the result or failure of its last read, and the start of the read in
+    progress. Only the source's own thread writes these fields."""
 
     source: SensorSource
     sensed: Sensed | None = None
