@@ -49,7 +49,8 @@ UNANSWERED_S = 1.5
 
 
 class Letters:
-    """Packs a process's messages into envelopes. Envelopes are numbered in the order of packing."""
+    """Packs the messages of a process into envelopes, which are numbered in the order of
+    packing."""
 
     def __init__(self, speaker: Speaker) -> None:
         self._speaker = speaker
@@ -176,7 +177,7 @@ class BusClient:
             speaker, self._letters, reactor, security, self.traffic, self._answered
         )
         self._hearers: list[tuple[str, OnEnvelope]] = []
-        self._dropped = CountedWarning(log, "dropped a message that cannot be read")
+        self._dropped = CountedWarning(log, "dropped a message that cannot be decoded")
         self._retained: dict[str, Message] = {}
         self._commands: dict[CommandId, _OpenCommand] = {}
         self._outs = {plane: Link("xpub") for plane in ("control", "telemetry")}
@@ -207,8 +208,8 @@ class BusClient:
         self._outs[rule.plane].send(topic.encode(), self._letters.write(message))
 
     def write(self, message: Message) -> bytes:
-        """Return the message as bytes, in this process's next envelope, to be sent over another
-        link than the bus."""
+        """Return the message as bytes, in this process's next envelope. The caller sends it over
+        another link than the bus."""
         return self._letters.write(message)
 
     def hear(self, prefix: str, on_envelope: OnEnvelope) -> None:

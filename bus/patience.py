@@ -20,8 +20,8 @@ a second."""
 class LostTime:
     """Measures the time that does not count towards a deadline between one call of `look` and the
     next. `waited_s` returns the total seconds in which the watched threads were ready without a
-    core; `pass_by` needs no such function. `woke_at` is the end of the watcher's last standstill; 0
-    if there was none."""
+    core; `pass_by` does not need it. `woke_at` is the end of the watcher's last standstill; 0 if
+    there was none."""
 
     def __init__(self, waited_s: Callable[[], float] | None = None) -> None:
         self._waited_s = waited_s or (lambda: 0.0)

@@ -1,9 +1,9 @@
 """Talks to the operating system for every service: its life, from the lock to a clean end.
 
-`run_service` is the outer shell of a service. A lock per role prevents two processes of one role.
-The process ends when its supervisor dies; SIGTERM and SIGINT end the loop in order. A sampler
-thread returns this process's stacks where ptrace is forbidden. Exit codes: 0 stopped, 1 failed, 3
-another process has the role, 75 its supervisor died.
+`run_service` is the outer shell of a service. A lock prevents two processes of one service on a
+node. The process ends when its supervisor dies; SIGTERM and SIGINT end the loop in an orderly way.
+A sampler thread returns this process's stacks where ptrace is forbidden. Exit codes: 0 stopped, 1
+failed, 3 another process of this service is running, 75 its supervisor died.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ _PR_SET_PTRACER = 0x59616D61
 
 @runtime_checkable
 class EndsInOrder(Protocol):
-    """A service with work to do between the signal to stop and `close`."""
+    """A service that needs time for an orderly shutdown, between the signal to stop and `close`."""
 
     def end_in_order(self, done: Callable[[], None]) -> None:
-        """Start to end in order. The service calls `done` once, soon, in the loop's thread."""
+        """Begin the orderly shutdown, without waiting for its end. The service calls `done` once,
+        in the loop's thread; then the loop stops."""
         ...
 
 
 class Closeable(Protocol):
-    """The service that `build` returns; it is closed at the end."""
+    """The service that `build` returns. It is closed when its loop has ended."""
 
     def close(self) -> None:
         """Close everything that the service opened."""
@@ -179,13 +180,14 @@ def _run_until_stopped(shell: Shell, service: Closeable) -> None:
 
 
 def _look_after_files(reactor: PollReactor, role: RoleLock, log: Log) -> None:
-    """Create deleted socket files and the role's lock file again, with a warning."""
+    """Create deleted socket files and the process's lock file again, with a warning."""
     reactor.on_reopened = lambda path: log.warning(SOCKET_GONE, path=path)
     reactor.every(REOPEN_S, lambda: role.look(log))
 
 
 def let_end_in_order(reactor: PollReactor, service: EndsInOrder) -> None:
-    """On the first SIGTERM or SIGINT let the service end in order; on the second stop the loop."""
+    """On the first SIGTERM or SIGINT let the service shut down in an orderly way; on the second
+    stop the loop at once."""
     signals: list[int] = []
 
     def on_signal(number: int, _frame: object) -> None:
@@ -201,7 +203,8 @@ def let_end_in_order(reactor: PollReactor, service: EndsInOrder) -> None:
 
 @contextlib.contextmanager
 def role_lock(endpoints: Endpoints, process: str) -> Generator[RoleLock]:
-    """Hold the lock of a role. Raises AlreadyRunning with the pid of the process that has it."""
+    """Hold the lock of a service within the context. Raises AlreadyRunning with the pid of the
+    process that has it."""
     lock = RoleLock(endpoints, process)
     try:
         yield lock
@@ -211,7 +214,7 @@ def role_lock(endpoints: Endpoints, process: str) -> Generator[RoleLock]:
 
 def sweep_role(endpoints: Endpoints, process: str) -> list[str]:
     """Delete the sockets and locks that a killed process left behind; return their names. Nothing
-    is deleted while a living process has the role."""
+    is deleted while a living process has the service's lock."""
     stem = process.replace(":", "-")
     files = sorted(path for path in Path(endpoints.folder).glob(f"{stem}.*"))
     if not files:

@@ -2,9 +2,9 @@
 
 `table.py` lists every call: its name, the message that it sends, the message that it returns, and
 who may make it. Requests and replies are messages of fixed types (`bus/wire/calls`). This package
-contains everything that calls have in common: the pieces of long replies, repeats, deadlines,
-permission, and the names of the nodes that did not answer. A new call is a row in the table, two
-messages, and a handler.
+has the code that all calls share: it splits long replies into pieces, repeats messages, sets
+deadlines, checks permission, and names the nodes that did not answer. A new call is a row in the
+table, two messages, and a handler.
 """
 
 from typing import TYPE_CHECKING

@@ -29,5 +29,5 @@ class Gathered(Generic[R]):
 
 
 def missing_of(error: CallFailed) -> str:
-    """Return the name of a node without a reply, with the reason."""
+    """Return the name of a node that did not reply, with the reason: `name (reason)`."""
     return f"{error.node} ({error.why})"

@@ -42,15 +42,15 @@ attempts are ignored, because the node may be so new that its card has not arriv
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
 Handler = Callable[[Q], Awaitable[R]]
-"""Computes the reply to a call. The caller receives any ShoalError that it raises, as the reason of
-a `CallFailed`."""
+"""A function that computes the reply to a call. If it raises a ShoalError, the caller gets a
+`CallFailed` with the error's text as its reason."""
 Judge = Callable[[TypedCall[Any, Any], NodeId, str], CallRefusal | None]
 """Returns why a node may not make a call with an API key; None if it may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Functions that tell a process about its cluster. `standing` returns the state of a node
+    """Functions that tell the calls about the cluster. `standing` returns the state of a node
     (None: unknown), `everyone` the nodes of the cluster, and `judge` decides on permission.
     `refusal_of` returns the refusal for an error of a handler."""
 
@@ -130,7 +130,7 @@ class NodeCalls:
         try:
             return unpack_body(call.reply, content, limit_bytes=CALL_REPLY_BYTES)
         except BadMessage as error:
-            refusal = CallRefusal(message=f"a bad reply to {call.name}: {error}")
+            refusal = CallRefusal(message=f"its reply to {call.name} is invalid: {error}")
             raise refusal_error(standing.name, refusal) from error
 
     async def ask_each(
@@ -176,8 +176,8 @@ class NodeCalls:
     async def have_done(
         self, of: RequestId, call: TypedCall[Q, Done], request: Q, *, key: str | None = None
     ) -> bool:
-        """Have the node that made the request id `of` do something. Return whether it did; False if
-        the cluster has no such node. Raises the errors of `ask`."""
+        """Ask the node that made the request id `of` to change or stop something (`call`). Return
+        whether it did; False if the cluster has no such node. Raises the errors of `ask`."""
         reply = await self.ask_owner(of, call, request, key=key)
         return reply is not None and reply.done
 
@@ -245,7 +245,9 @@ class NodeCalls:
         except ShoalError as error:
             held.refused = self._around.refusal_of(error)
         except Exception as error:
-            self._bus.log.error("a call failed", call=message.name, error=story_of(error))
+            self._bus.log.error(
+                "cannot answer a call of another node", call=message.name, error=story_of(error)
+            )
             held.refused = CallRefusal(message="the call failed on that node; see its log")
         self._publish(asker, held.answer(message))
 

@@ -15,8 +15,8 @@ from bus.wire.messages.peers import PeersReading
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of another node, as this node sees it. `down` says why the node is not connected;
-    it is empty if the node may be connected."""
+    """The state of another node, as this node sees it. `down` is the reason why the node is not
+    connected; it is empty if the node may be connected."""
 
     name: str
     down: str = ""

@@ -1,9 +1,9 @@
 """Talks to the other HTTP processes of this gateway: makes calls, and answers theirs.
 
 Each process takes the lowest free number and binds the socket `gateway-<number>.ask`. A call is a
-message of three frames: its number, its name, and its request. The answer has two: the number and
-the reply. The socket drops nothing, so nothing is repeated. A process that does not answer within
-`PROCESS_ANSWER_S` counts as gone.
+message of three frames: the number of the call, its name, and its request. The answer has two
+frames: the number of the call and the reply. The socket drops nothing, so nothing is repeated. A
+process that does not answer within `PROCESS_ANSWER_S` counts as gone.
 """
 
 from __future__ import annotations

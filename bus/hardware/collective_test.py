@@ -28,11 +28,12 @@ SIZES = (1_024, 65_536, 1_048_576, 16_777_216)
 STRESS_SIZES = (*SIZES, 33_554_432, 67_108_864, 134_217_728)
 """Sizes of arrays, in elements of four bytes; the last is 512 MB."""
 JUDGED_BYTES = 1_000_000
-"""Below this size an `all_sum` takes as long as its latency, whatever the link can carry."""
+"""For smaller arrays the bandwidth gets no verdict, because the latency decides how long an
+`all_sum` of them takes."""
 TRIMMED = 0.10
 ARRAYS = 3
-"""How many arrays of the largest size must fit into a rank's memory: the input, the output, and a
-further one for the backend or the check."""
+"""How many arrays of the largest size must fit into a rank's memory: the input, the output, and one
+more for the backend or the check."""
 
 Verdict = Literal["excellent", "good", "fair", "poor"]
 LATENCY_S: tuple[tuple[float, Verdict], ...] = ((100e-6, "excellent"), (500e-6, "good"))
@@ -214,8 +215,8 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
 
 def culprit(why: str) -> tuple[int, str] | None:
     """Return the rank and the node whose failure ended a test, from the test's final message; None
-    if the message names no rank. A rank that reports another rank's failure is named first, so the
-    last rank in the message counts."""
+    if the message names no rank. If a rank reports the failure of another one, the message names
+    the reporting rank first. So the last rank in the message counts."""
     named = re.findall(r"rank (\d+) on (?:node )?([\w.-]+)", why)
     return (int(named[-1][0]), named[-1][1]) if named else None
 

@@ -57,8 +57,8 @@ def has_pci_display(root: Path, vendor: str) -> bool:
 
 
 def pci_name(root: Path, vendor: str, device_id: str) -> str | None:
-    """Return the name of a device in the machine's table of PCI ids; the product name, if the table
-    has it in brackets. None if there is no table or no row."""
+    """Return the name of a device from the machine's table of PCI ids (`pci.ids`). If the row has a
+    product name in brackets, return only that. None if there is no table or no row."""
     wanted = device_id.removeprefix("0x").lower()
     for path in PCI_NAMES:
         try:

@@ -19,8 +19,8 @@ Cards = Mapping[NodeId, Sequence[NodeAddress]]
 
 
 def address_at(host: str, ips: Iterable[NodeAddress]) -> NodeAddress:
-    """Return the address `host` with its medium, as the address's own node reports it. If it
-    reports none, the form of the address decides the medium."""
+    """Return the address `host` with its medium (such as ethernet), as the address's own node
+    reports it. If that node does not report it, the form of the address decides the medium."""
     for address in ips:
         if address.ip == host:
             return address

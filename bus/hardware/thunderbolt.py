@@ -85,8 +85,8 @@ def reading_of(profile: str, order: str) -> ThunderboltReading:
 
 
 def bridge_loops(readings: Mapping[NodeId, ThunderboltReading]) -> tuple[tuple[NodeId, ...], ...]:
-    """Return the groups of more than two nodes that are cabled in a ring and all bridge. Nodes are
-    sorted by id.
+    """Return the groups of more than two nodes whose bridges form a ring, or several connected
+    rings. The nodes of a group are sorted by id.
 
     A node with fewer than two bridging neighbours is on no ring. Removing such nodes repeatedly
     leaves the rings (the graph's 2-core) and the nodes between two of them.

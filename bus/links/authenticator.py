@@ -1,13 +1,14 @@
-"""Talks to ZeroMQ in a thread of its own: decides which clients are admitted (ZAP,
+"""Talks to ZeroMQ in a thread of its own: decides which clients may connect (ZAP,
 rfc.zeromq.org/spec/27).
 
 A process has one such thread and socket. The thread starts when the first link listens with
-encryption keys, and ends when the last such link is closed. Each ZAP domain has a gate, an object
-that decides about its clients. A refused client gets status 400; its link retries after a second,
-because this node may know the client by then. (With status 300 libzmq sends nothing, and both sides
-wait for the handshake's timeout.) Without this thread no client is admitted, because every link
-with keys enforces its domain. If a link with keys also binds over ipc, its ipc clients are checked
-by this thread, too, but their traffic is not encrypted.
+encryption keys, and ends when the last such link is closed. Each link that listens has a ZAP
+domain, and each domain a gate: an object that decides about its clients. A refused client gets
+status 400; its link retries after a second, because this node may know the client by then. (With
+status 300 libzmq sends nothing, and both sides wait for the handshake's timeout.) Without this
+thread no client is admitted, because every link with keys enforces its domain. If a link with keys
+also binds over ipc, its ipc clients are checked by this thread, too, but their traffic is not
+encrypted.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ class Authenticator:
 
 
 def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | None:
-    """Return the reply to a ZAP request; None if `frames`, as a ROUTER received them, are no such
-    request."""
+    """Return the reply to a ZAP request, which a ROUTER received as `frames`; None if they are not
+    a ZAP request."""
     if len(frames) < 8 or frames[2] != VERSION:
         return None
     client, empty, version, request, domain, address, _, mechanism, *credentials = frames

@@ -80,7 +80,7 @@ def _sized(der: bytes, at: int) -> tuple[int, int]:
         count = length - 0x80
         length, start = int.from_bytes(der[start : start + count]), start + count
     if start + length > len(der):
-        raise ValueError("it is truncated")
+        raise ValueError("the certificate is truncated")
     return start, length
 
 

@@ -1,10 +1,10 @@
 """The offset of another process's clock, from messages and their replies.
 
-Pure. A reply has two times of the other side: our message arrived, the reply left. No message
-arrives before it was sent, so each direction bounds the offset from one side, however different the
-two are. The estimate is the middle (NTP's, RFC 5905); its error is half the round trip. Clocks
-differ in pace by at most `DRIFT`, so a bound widens by that much away from its measurement. The
-true offset is within all bounds.
+Pure. A reply has two times of the other process: when our message arrived, and when the reply left.
+No message arrives before it was sent, so each direction bounds the offset from one side, however
+different the two clocks are. The estimate is the middle of the bounds (NTP, RFC 5905); its error is
+half the round trip. Clocks differ in pace by at most `DRIFT`, so a bound widens by that much away
+from its measurement. The true offset is within all bounds.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class ClockSample:
 
 @dataclass(frozen=True, slots=True)
 class ClockEstimate:
-    """`offset` is what to subtract from the other process's clock to get ours; `error` is its
-    greatest possible error."""
+    """`offset` is the number of seconds to subtract from the other process's clock to get ours;
+    `error` is the greatest possible error of `offset`."""
 
     offset_s: float
     error_s: float

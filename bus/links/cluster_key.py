@@ -89,7 +89,7 @@ def parse_key(text: str) -> ClusterKey:
         )
     strange = sum(character not in _CROCKFORD + "OIL" for character in body)
     if strange:
-        raise BadKey(f"{strange} characters are not allowed in a cluster key")
+        raise BadKey(f"{strange} of the characters cannot occur in a cluster key")
     raw = base64.b32decode(body.translate(_READ))
     secret, check = raw[:KEY_BYTES], raw[KEY_BYTES:]
     if not hmac.compare_digest(check, _check(secret)):

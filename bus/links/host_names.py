@@ -42,8 +42,8 @@ def has_name(address: str) -> bool:
 
 @dataclass(slots=True)
 class _Lookup:
-    """The last addresses of a name; empty before the first lookup with a result. `thread` runs, or
-    ran, the latest lookup."""
+    """The addresses that the last successful lookup of a name returned; empty before that. `thread`
+    runs, or ran, the latest lookup."""
 
     began_at: float = float("-inf")
     addresses: tuple[str, ...] = ()
@@ -87,16 +87,16 @@ class HostNames:
 
 @dataclass(slots=True)
 class _NamedServer:
-    """A server that a link connects to by name: the peer expected there, and the host connected to;
-    empty before the first."""
+    """A server that a link connects to by name. `peer` is the node expected there. `host` is the IP
+    address that the link is connected to; empty until the name has an address."""
 
     peer: NodeId | None
     host: str = ""
 
 
 class NamedServers:
-    """The servers that one link connects to by name. `connect` and `disconnect` get addresses with
-    numbers only."""
+    """The servers that one link connects to by name. `connect` and `disconnect` are called with
+    addresses that have an IP address instead of the name."""
 
     def __init__(
         self,
@@ -114,7 +114,8 @@ class NamedServers:
         return len(self._servers)
 
     def add(self, address: str, peer: NodeId | None) -> None:
-        """Connect to a server by name, at once if the lookup is short, else in a later `follow`."""
+        """Connect to a server by name: at once if the name gets an address within `FIRST_S`, else
+        in a later `follow`."""
         self._servers[address] = _NamedServer(peer)
         self.follow(FIRST_S)
 
@@ -125,8 +126,8 @@ class NamedServers:
             self._disconnect(_at(server.host, address))
 
     def follow(self, wait_s: float = 0.0) -> None:
-        """Connect to the servers whose names have an address now, or another one than before. Wait
-        at most `wait_s` for a name's first address."""
+        """Connect each server whose name got its first address or moved to another one. Wait at
+        most `wait_s` for the first address of a name."""
         for address, server in self._servers.items():
             hosts = self._names.addresses(host_of(address), wait_s)
             if hosts and server.host not in hosts:

@@ -218,7 +218,7 @@ class Keyring:
 
     def say_refused(self, address: str, why: str) -> None:
         """Log a refusal, at most once an hour for each address and reason. It is a warning; but
-        while two keys are valid it is only information, because clients then try both."""
+        while two keys are valid, only an info line, because clients then try both."""
         with self._lock:
             at, count = self._refusals.get((address, why), (0.0, 0))
             if count and now() < at + SAY_AGAIN_S:

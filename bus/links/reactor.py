@@ -33,7 +33,7 @@ REOPEN_S = 3.0
 """Interval of the check whether the file of an ipc socket was removed."""
 TICK_S, RESTING_S = 0.1, 0.25
 WORKING_RATIO = 0.05
-"""A loop works if its thread uses more than this share of a core."""
+"""A loop counts as busy if its thread uses more than this share of a core."""
 SOCKET_GONE = "a socket file was removed; opening it again"
 SLACK_RATIO, SLACK_MAX_S = 0.25, 0.05
 """How early a periodic timer of `PollReactor` may fire: a share of its period, and a maximum. A
@@ -98,12 +98,12 @@ class Reactor(ABC):
         return self._start(Timer(self.now() + delay_s, action, None))
 
     def every(self, period_s: float, action: Callable[[], None]) -> Timer:
-        """Run an action every `period_s`, first after one period; single runs may be a little
-        early, but not on average.
+        """Run an action every `period_s`, first after one period. A single run may be a little
+        early, but not the average.
 
-        From the second run on, the timers of one loop keep step, so that the loop wakes up once for
-        many. So the second run comes half a period to one and a half after the first. A run that is
-        late by a period is left out.
+        From the second run on, an action runs at multiples of its period since the loop began, so
+        that the loop wakes up once for several timers. So the second run comes 0.5 to 1.5 periods
+        after the first. A run that is late by a whole period is left out.
         """
         return self._start(Timer(self.now() + period_s, action, period_s))
 
@@ -138,7 +138,8 @@ class Reactor(ABC):
             self.later(RENEW_AGAIN_S, partial(self._renew_link, link))
 
     def _next_step(self, at: float, period_s: float) -> float:
-        """Return when timers of this period run next, at least half a period after `at`."""
+        """Return the next common run time of timers with this period, at least half a period after
+        `at`."""
         steps = math.ceil((at - self._began) / period_s + 0.5 - 1e-6)
         return self._began + steps * period_s
 
@@ -300,8 +301,8 @@ class PollReactor(Reactor):
 
 class AsyncioReactor(Reactor):
     """The reactor over an asyncio (or uvloop) loop. It reads ZMQ_FD itself, because `zmq.asyncio`
-    costs ten times as much per message (measured). A send can swallow the edge of ZMQ_FD, so each
-    send on a watched link schedules a read."""
+    costs ten times as much per message (measured). A send can consume the event that ZMQ_FD would
+    signal for a received message, so each send on a watched link schedules a read."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -335,12 +336,14 @@ class AsyncioReactor(Reactor):
         self._add(fileno_of(link.monitor()), link.read_changes)
 
     def measure(self, stalls: StallMeter) -> None:
-        """Measure how late a timer fires. The iterations of such a loop cannot be observed, so up
-        to one period of each stall is missed: `TICK_S` while the loop works, else `RESTING_S`."""
+        """Measure how late a timer fires, because the iterations of such a loop cannot be observed.
+        So up to one period of each stall is missed: `TICK_S` while the loop is busy, else
+        `RESTING_S`."""
         spent_s = time.thread_time()
 
         def look() -> None:
-            """Measure, and choose the next period by the processor time since the last one."""
+            """Measure how late this timer fires. Choose its next period by how busy the thread
+            was."""
             nonlocal spent_s
             stalls.late(self.now() - timer.at)
             before_s, spent_s = spent_s, time.thread_time()

@@ -1,8 +1,8 @@
-"""The seam between a link and the keys of its cluster.
+"""The protocols by which a link uses the keys of its cluster, without knowing where they come from.
 
-Pure. `bus.links.transport` uses these types, and `bus.links.keyring` implements them. There is one
-security for nodes that know each other. Another one is for the door, the socket at which nodes that
-do not know each other yet say hello.
+Pure. `bus.links.transport` uses these types, and `bus.links.keyring` implements them. One security
+is for links between nodes that know each other. Another one is for the door, the socket at which
+nodes that do not know each other yet say hello.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ class Security(Protocol):
 
     @property
     def max_bytes(self) -> int:
-        """Return the longest message in bytes. For each connection, a stranger can make us hold
-        this much before the handshake fails; libzmq has no smaller limit for handshakes."""
+        """Return the limit of a message in bytes. A client that this node does not know can make it
+        store a message of this size per connection before the handshake fails; libzmq has no
+        smaller limit for handshakes."""
         ...
 
     @property

@@ -46,7 +46,8 @@ _FILE_BYTES = _HEAD.size + ROWS * _ROW.size
 
 @dataclass(frozen=True, slots=True)
 class Crossed:
-    """The bytes that one process sent to `peer`, and received from it, since it started."""
+    """The bytes that one process sent to `peer`, and received from it, since the process
+    started."""
 
     peer: str
     plane: str
@@ -67,8 +68,8 @@ class Tally(Protocol):
 
 
 class Way:
-    """The bytes sent to one peer and received from it on one plane. In each direction only one
-    thread counts."""
+    """Counts the bytes sent to one peer, and those received from it, on one plane. Only one thread
+    may count each direction."""
 
     __slots__ = ("_at", "_received", "_sent", "_traffic")
 

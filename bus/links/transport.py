@@ -39,8 +39,8 @@ Change = Literal["connected", "lost"]
 MAX_MESSAGE_BYTES = 96 << 20
 HANDSHAKE_MS = 2_000
 CONNECT_MS = 1_500
-"""A connection attempt that takes longer is repeated. The kernel's own retry interval doubles:
-after a cut of a minute it may retry only half a minute after the cable is back."""
+"""A connection attempt that takes longer is given up and repeated. The kernel doubles its own retry
+interval, so after a cut of a minute it may retry only half a minute after the cable is back."""
 SECURE_HEARTBEAT_MS = 1_000
 """Interval of ZMTP heartbeats on links with a cluster's keys; they detect dead connections. A
 monitored libzmq socket (4.3.5) that receives a damaged message stops reading without closing. A

@@ -1,10 +1,10 @@
 """The latest card of each node: one merge for the leader, gateways, workers and switchboards.
 
-Pure: time arrives as `now`. The strictly newer card of a node counts. If two cards have the same
-time stamp, every node chooses the same one. So the merge is commutative, associative and
-idempotent, and cards may arrive in any order and more than once. A card expires when more than its
-`ttl_s` has passed since it arrived. A node that shuts down withdraws its card: it sends a card that
-expires at once.
+Pure: time arrives as `now`. The newer of two cards of a node is kept. If both have the same time
+stamp, every node chooses the same one. So the merge is commutative, associative and idempotent, and
+cards may arrive in any order and more than once. A card expires when more than its `ttl_s` has
+passed since it arrived. A node that shuts down withdraws its card: it sends a card that expires at
+once.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class HeldCard(NamedTuple):
         return now - self.arrived_at <= REMEMBERED_S and not is_withdrawn(self.card)
 
     def counts(self, now: float) -> bool:
-        """Return whether the card still outdates older ones. A withdrawal does so for as long as
-        another card, because older cards may still be on their way."""
+        """Return whether this card still makes `take` ignore cards that are not newer. A withdrawal
+        does so for as long as any other card, because older cards of the node may arrive after
+        it."""
         return now - self.arrived_at <= max(self.card.ttl_s, CARD_TTL_S)
 
 
@@ -70,7 +71,7 @@ class CardBook(dict[NodeId, HeldCard]):
         return {n: held.card for n, held in self._in_order() if held.is_recent(now)}
 
     def _forget(self, now: float) -> None:
-        """Delete the cards that say nothing any more."""
+        """Delete the cards that are not recent and no longer make `take` ignore older cards."""
         for node, held in list(self.items()):
             if not held.is_recent(now) and not held.counts(now):
                 del self[node]
@@ -80,8 +81,8 @@ class CardBook(dict[NodeId, HeldCard]):
 
 
 def is_newer(card: NodeCard, previous: NodeCard) -> bool:
-    """Return whether a card of a node is strictly newer than another one of that node. If both have
-    the same time stamp, the one counts whose content sorts later."""
+    """Return whether a card of a node is newer than another one of that node. If both have the same
+    time stamp, the card whose content sorts later is the newer one."""
     if card.announced_at_s != previous.announced_at_s:
         return card.announced_at_s > previous.announced_at_s
     return card != previous and _content(card) > _content(previous)

@@ -29,16 +29,18 @@ SETTLE_S = 3.0
 """A peer must lack a link for this long before cards are passed on for it: a node that joins makes
 its links within two seconds."""
 LINKS_S = 5.0
-"""How long a node's list of its peers counts; it is sent every second."""
+"""A node's list of its peers is ignored if it is older than this; it is sent every second."""
 MAX_CARDS = 1_000
 LATE_S = 20.0
-"""A card is on its way for less than this."""
+"""A card is assumed to arrive within this time after it was sent, even if other nodes pass it
+on."""
 DOUBLE_S = 120.0
-"""How long two nodes with the same id are reported after their last sign."""
+"""How long two nodes with the same id are reported after the last card that showed it."""
 
 Verdict = Literal["taken", "old", "own", "refused"]
-"""The verdict on a card that arrives. `old`: it is not newer; `own`: another node sends a card of
-this node's id; `refused`: its sender may not send it."""
+"""The verdict on a card that arrives. `old`: it is not newer, or another node passed it on although
+this node gets it directly. `own`: another node sends a card of this node's id. `refused`: its
+sender may not send it."""
 
 
 @dataclass(slots=True)
@@ -62,7 +64,7 @@ class _Peers:
 
 @dataclass(slots=True)
 class _Speaker:
-    """A process that announces cards: when its first and its latest card arrived here."""
+    """A process that announces a node's card: when its first and its latest card arrived here."""
 
     first_at: float
     last_at: float
@@ -79,8 +81,9 @@ class CardExchange:
         self.forgotten: Collection[NodeId] = ()
         self._copies: dict[NodeId, _Copy] = {}
         self._taken: dict[tuple[NodeId, Boot], tuple[int, float]] = {}
-        """The highest number that was taken of each process that announces a card, and when. A copy
-        may come late, dated ahead, and look newer than cards that came before it."""
+        """For each process that announces a card: the highest number of its cards that were taken,
+        and when. An older copy may arrive late, with a time stamp in the future, and then look
+        newer than later cards; its lower number shows that it is old."""
         self._peers: dict[NodeId, _Peers] = {}
         self._lacking_at: dict[tuple[NodeId, NodeId], float] = {}
         self._sent_at: dict[NodeId, float] = {}
@@ -90,7 +93,8 @@ class CardExchange:
     def take(
         self, envelope: Envelope, payload: bytes, source: NodeId, now: float, wall_s: float
     ) -> Verdict:
-        """Take a card that arrived from `source`: this node, or a peer."""
+        """Check a card that arrived from `source` (this node or a peer), and store it if it is
+        taken."""
         message = envelope.message
         if not isinstance(message, CardReading) or message.card.node != envelope.node:
             return "refused"
@@ -115,7 +119,7 @@ class CardExchange:
         return "taken"
 
     def take_peers(self, reading: PeersReading, now: float) -> None:
-        """Take a node's list of its peers."""
+        """Store a node's latest list of its peers."""
         self._peers[reading.node] = _Peers(
             frozenset(peer.node for peer in reading.peers if peer.status == "linked"),
             frozenset(peer.node for peer in reading.peers if peer.status == "left"),
@@ -161,7 +165,8 @@ class CardExchange:
         return wanted
 
     def _is_relay(self, reader: NodeId, node: NodeId, now: float) -> bool:
-        """Return whether this node passes a node's card on to a peer that lacks it."""
+        """Return whether it is this node's task to pass the card of `node` on to the peer `reader`,
+        by the rules in the module's docstring."""
         copy = self._copies[node]
         if reader in copy.sent_to or reader == copy.source:
             return False
@@ -184,8 +189,8 @@ class CardExchange:
             self._taken = fresh
 
     def _note_speaker(self, envelope: Envelope, now: float) -> None:
-        """Note which process announces a node. Two nodes have one id if the older process announces
-        something new long after the younger one appeared."""
+        """Record which process announces a node. If a process sends a new card more than `LATE_S`
+        after a younger process of the same id appeared, two running nodes have that id."""
         if isinstance(envelope.message, CardReading) and is_withdrawn(envelope.message.card):
             return
         node = envelope.node

@@ -102,8 +102,8 @@ def _is_dialled(ip: str) -> bool:
 
 @dataclass(slots=True)
 class Hint:
-    """The last advert of a node. Its addresses were tried `tries` times; `tried` is the address
-    tried now, until `until` (monotonic seconds)."""
+    """The last advert of a node. So far `tries` attempts were made to connect to its addresses.
+    `tried` is the address that is tried now, until `until` (monotonic seconds); None: none."""
 
     advert: Advert
     tries: int = 0
@@ -143,9 +143,9 @@ class Hints:
         return any(address in hint.advert.addresses for hint in self.of.values())
 
     def tired(self, now: float, met: Collection[NodeId]) -> list[str]:
-        """Return the addresses whose try ends now, because its time is over or their node is among
-        `met`. Drop the adverts of `met` nodes and adverts that were tried too often. Call this
-        before `due`."""
+        """Return the addresses whose attempt ends now, because its time is over or because their
+        node is among `met` (nodes that are linked by now). Drop the adverts of `met` nodes and
+        adverts that were tried too often. Call this before `due`."""
         addresses: list[str] = []
         for node, hint in list(self.of.items()):
             if hint.tried is not None and (now >= hint.until or node in met):

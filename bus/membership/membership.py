@@ -4,9 +4,9 @@ silent.
 Pure: time arrives as `now`. A *line* is one dialled address. The dialling node sends a hello on it
 every second, and the listening node answers. Every node dials every other one, so each node has its
 own line to each. Addresses come from the settings (*seeds*, dialled for ever), from hellos, from
-linked peers' reports about others, and from adverts, which are only tried
+linked peers' reports about others (as in SWIM), and from adverts, which are only tried
 (`bus.membership.mdns_hints`). A peer with several addresses is dialled on one at a time, best
-first; if there is no answer, on the next one. (Indirect knowledge of members is SWIM's.)
+first; if there is no answer, on the next one.
 
 Promises: a peer is `linked` on one host at a time. It is `silent` after `SILENT_S` without an
 answer, and linked again with its first answer. A node that may not join is refused

@@ -34,8 +34,8 @@ class PeerLine:
 
 
 class LineTable(dict[str, PeerLine]):
-    """The lines (dialled connections) by address. `leads`: the last node that answered at each
-    address, also after the line was closed."""
+    """The lines (dialled connections) by address. `leads` maps each address to the last node that
+    answered there, also after the line was closed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -50,9 +50,9 @@ from bus.wire.topics import reading_topic
 
 @dataclass(frozen=True, slots=True)
 class PeerTiming:
-    """Intervals in seconds. `alone_reading_s`: between readings of a node without peers and
-    strangers. `last_words_s`: the time between the goodbyes and the end of the
-    process, in which the goodbyes are sent."""
+    """Intervals in seconds. `reading_s`: between two reports on the peers if nothing changes;
+    `alone_reading_s`: the same for a node without peers and strangers. `last_words_s`: the time in
+    which the goodbyes are sent before the process ends."""
 
     tick_s: float = 0.25
     reading_s: float = 1.0
@@ -108,7 +108,7 @@ class PeerLinks:
         self._log = log
         self._publish = publish
         self._letters = Letters(speaker)
-        self._dropped = CountedWarning(log, "dropped a message of a peer that cannot be read")
+        self._dropped = CountedWarning(log, "dropped a message of a peer that cannot be decoded")
         self._dialler = Dialler(log)
         node_security = None if keyring is None else keyring.node
         self.planes = PeerPlanes(reactor, self._dialler, node_security, traffic, on_frames)

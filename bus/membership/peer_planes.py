@@ -86,8 +86,8 @@ class PeerPlanes:
                 self._open(links, plane, f"tcp://{host}:{port}", node)
 
     def unfollow(self, node: NodeId) -> None:
-        """End all subscriptions to a peer, after its messages that have arrived: the last one may
-        withdraw its card."""
+        """End all subscriptions to a peer. Messages that have already arrived are delivered first,
+        because the last one may withdraw the peer's card."""
         for plane, link in self._followed.pop(node, {}).items():
             for _ in range(LAST_MESSAGES):
                 frames = link.receive()

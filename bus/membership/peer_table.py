@@ -28,7 +28,8 @@ MAX_PEERS = 1_000
 MAX_TURNED_AWAY = 64
 SAME_ID = "two nodes have the id"
 SAME_ID_S = 5.0
-"""How long a report counts; it is sent every second."""
+"""A report that two nodes have one id is dropped after this time; switchboards repeat it every
+second."""
 TURNED_AWAY_S = 15.0
 """A refused node is reported for this long after its last message."""
 
@@ -209,16 +210,18 @@ class PeerTable(dict[NodeId, Peer]):
 
 
 class SameIds:
-    """The node ids that two running nodes use, as switchboards report them. `own`: this node. Its
-    own switchboard reports other ids. Switchboards of other nodes report this node's id, because
-    its own one drops the messages of the other node."""
+    """The node ids that two running nodes use, as reported by switchboards. `own` is this node.
+    This node's switchboard reports the ids of other nodes. If another node uses this node's own id,
+    the switchboards of other nodes report it, because this node's switchboard drops the messages of
+    the node with the same id."""
 
     def __init__(self, own: NodeId) -> None:
         self._own = own
         self._reported_at: dict[NodeId, tuple[str, float]] = {}
 
     def take(self, message: Message, now: float) -> None:
-        """Take a switchboard's list of its peers; ignore any other message."""
+        """Store what a switchboard's list of its peers reports about equal ids; ignore any other
+        message."""
         if not isinstance(message, PeersReading):
             return
         for peer in message.peers:
@@ -226,16 +229,17 @@ class SameIds:
                 self._reported_at[peer.node] = (peer.why, now)
 
     def reports(self, now: float) -> tuple[tuple[NodeId, str], ...]:
-        """Return each such id with what is wrong and the remedy."""
+        """Return each id that two running nodes use, with a message about the fault and its
+        remedy."""
         fresh = sorted(self._reported_at.items())
         return tuple((node, why) for node, (why, at) in fresh if now - at <= SAME_ID_S)
 
 
 def same_id_words(node: NodeId) -> str:
-    """Return what is wrong if two nodes have the same id, and the remedy."""
+    """Return the message about two nodes with the same id, with the remedy."""
     return (
-        f"{SAME_ID} {node}, as after copying a home: delete `state/node-id` in the copy and start "
-        "that node again"
+        f"{SAME_ID} {node}, for example after copying a home: delete `state/node-id` in the "
+        "copy and start that node again"
     )
 
 

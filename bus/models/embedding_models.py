@@ -1,10 +1,10 @@
-"""The files of an embedding model: which ones count, and how it has to be computed.
+"""Reads how an embedding model computes its vectors: from which of its files, and in which steps.
 
 Pure: the caller reads a file as JSON, by its name. The worker writes a model's card and the runner
 loads the model by these same rules. File names are those of sentence-transformers: `modules.json`
 lists a transformer, a pooling, and further steps. A BERT without these files is pooled by the mean
-of its tokens, as in sentence-transformers. A model that would be computed in another way than its
-makers intended is refused: ValueError with the reason.
+of its tokens, as in sentence-transformers. If shoal would compute a model differently from what its
+makers intended, the model is refused: ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ LIMITS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "albert", "xlnet")
 )
-"""Files of sentence-transformers with the maximum input length; the first existing one counts."""
+"""Files of sentence-transformers that set the maximum input length. Only the first existing file is
+used."""
 VECTOR = "sentence_embedding"
 """sentence-transformers' name for the vector of an input."""
 MOST_MODULES = 16
@@ -47,7 +48,8 @@ _POOLED: Mapping[str, PoolingMode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Keys of a pooling module, in the order in which the vectors of several kinds are joined."""
+"""Keys of a pooling module, each with its kind of pooling. If a module sets several keys, the
+vectors of these kinds are joined in this order."""
 
 ReadJson = Callable[[str], object]
 """Returns the content of the JSON file with this name in the model's folder; None if it is
@@ -176,7 +178,8 @@ def _check_body(config: Mapping[str, Any], architecture: Architecture) -> None:
 def _modules(
     listing: object, hidden: int, read: ReadJson
 ) -> tuple[tuple[PoolingMode, ...], tuple[Step, ...], Mapping[str, Any]]:
-    """Return the kinds of pooling, the steps after it, and the settings of the transformer."""
+    """Return what `modules.json` (`listing`) says: the kinds of pooling, the steps after the
+    pooling, and the settings of the transformer."""
     if listing is None:
         return ("mean",), (), _limits("", read)
     if not isinstance(listing, list) or not 2 <= len(cast(list[object], listing)) <= MOST_MODULES:
@@ -266,8 +269,8 @@ def _max_tokens(
     limits: Mapping[str, Any],
     read: ReadJson,
 ) -> int:
-    """Return the maximum tokens of an input: as sentence-transformers sets it, and no more than the
-    model has positions."""
+    """Return the maximum tokens of an input: the limit that sentence-transformers sets, but no more
+    than the model has positions."""
     positions = _count(config, "config.json", "max_position_embeddings", MOST_TOKENS)
     if architecture == "roberta":
         positions -= padding_token(config) + 1

@@ -35,7 +35,8 @@ def why_held(
     names: Mapping[str, str],
 ) -> FolderKept | None:
     """Return why a model must not be deleted now; None if it may be. Reasons: an instance uses it,
-    work reads or makes it, or readings show a download of it. `names` maps node ids to names."""
+    an instance reads its files or makes it (quantization), or readings show a download of it.
+    `names` maps node ids to names."""
     named = (instance for instance in instances if model in (instance.model, instance.reads))
     loaded = [instance for instance in named if instance.status != "failed"]
     if loaded:

@@ -170,7 +170,8 @@ def _of_mlx(fields: Mapping[str, Any]) -> tuple[int, float]:
     kind = fields.get("fine_tune_type", "lora")
     if kind != "lora":
         raise BadAdapter(
-            f"fine_tune_type {kind!r} is not supported, only 'lora'; fuse it with its model"
+            f"fine_tune_type {kind!r} is not supported, only 'lora'; fuse the adapter with its "
+            "model"
         )
     settings = fields.get("lora_parameters")
     if not isinstance(settings, dict):
@@ -198,15 +199,15 @@ def _of_peft(fields: Mapping[str, Any]) -> tuple[int, float]:
         ("alora_invocation_tokens", "activated LoRA is not supported"),
     ):
         if fields.get(name):
-            raise BadAdapter(f"{name}: {why}; fuse it with its model")
+            raise BadAdapter(f"{name}: {why}; fuse the adapter with its model")
     if fields.get("bias") not in (None, "none"):
         raise BadAdapter(
-            f"bias {fields['bias']!r}: biases are not supported; fuse it with its model"
+            f"bias {fields['bias']!r}: biases are not supported; fuse the adapter with its model"
         )
     start = fields.get("init_lora_weights")
     if isinstance(start, str) and _OTHER_START.match(start):
         raise BadAdapter(
-            f"init_lora_weights {start!r} changes the base model; fuse it with that model"
+            f"init_lora_weights {start!r} changes the base model; fuse the adapter with that model"
         )
     rank = _rank(fields.get("r"), "r")
     alpha = _number(fields.get("lora_alpha"), "lora_alpha")

@@ -28,8 +28,8 @@ LOCK = "lock"
 def own_folder(folder: Path, models: Path) -> Path:
     """Return a model's folder, resolved, if it lies below `models`. Raises FolderKept otherwise."""
     if folder.name == ENGINES_FILE:
-        text = f"this model is a program of {folder}; it has no files"
-        raise FolderKept(text, remedy="delete the table of this name from that file")
+        text = f"this model is a program of {folder}; it has no files to delete"
+        raise FolderKept(text, remedy="delete the model's table from that file")
     real, root = folder.resolve(), models.resolve()
     if real == root or not real.is_relative_to(root):
         raise FolderKept(
@@ -75,9 +75,9 @@ def put_back(aside: Path, folder: Path) -> None:
 
 
 def delete_aside(aside: Path, folder: Path, models: Path) -> None:
-    """Delete the folder that `put_aside` moved, and its owner's folder if that is empty now. Raises
-    FolderKept if the system forbids it; the next start of the worker deletes the remaining
-    files."""
+    """Delete the folder that `put_aside` moved. Also delete the folder of the model's owner
+    (`OWNER` of `OWNER/NAME`) if that is empty now. Raises FolderKept if the system forbids it; the
+    next start of the worker deletes the remaining files."""
     try:
         shutil.rmtree(aside)
         owner = folder.parent

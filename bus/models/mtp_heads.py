@@ -16,7 +16,8 @@ MOST_DEPTH = 8
 EMBEDDING_NORM, HIDDEN_NORM = "embedding_norm", "hidden_norm"
 PROJECTION, NORM, LAYER = "projection", "norm", "layer"
 VOCABULARY = "vocabulary"
-"""Copies of the model's own embedding and projection, which are not read."""
+"""Tensors of a head that are copies of the model's own embedding and output projection. They are
+not read."""
 _QWEN: Mapping[str, str] = {
     "pre_fc_norm_embedding": EMBEDDING_NORM,
     "pre_fc_norm_hidden": HIDDEN_NORM,

@@ -69,7 +69,8 @@ class _Candidate:
 
     @property
     def order(self) -> tuple[float, int, NodeId, ModelId]:
-        """The fastest comes first, then the node with the most memory, then the smallest ids."""
+        """Return the sort key of this candidate. The fastest comes first, then the node with the
+        most memory, then the smallest ids."""
         return (
             -self.model.tokens_per_s,
             -self.card.memory_bytes,
@@ -162,12 +163,13 @@ def choose_proposer(
     present: InstanceId | None = None,
 ) -> Instance | str:
     """Return the ready instance of the draft model to use for a verifier's instance, or why there
-    is none. A near node comes first, then the verifier's own. The `present` one stays unless one
-    of a better class is ready. An unmeasured round trip counts as long, but allowed: the
-    verifier's runner measures it, too."""
+    is none. Instances on a near node come first, then those on the verifier's own node, then
+    others. The instance `present`, which is in use now, stays unless a better of these classes has
+    one. An unmeasured round trip counts as long, but allowed: the verifier's runner measures it,
+    too."""
     lead = verifier.lead or (verifier.shards[0] if verifier.shards else None)
     if lead is None:
-        return f"{verifier.model} has no lead"
+        return f"the instance of {verifier.model} has no lead runner"
     far: set[str] = set()
     best: tuple[int, bool, float, InstanceId] | None = None
     chosen: Instance | None = None
@@ -239,7 +241,7 @@ def _with_model(verifier: _Candidate, draft: _Candidate, round_trips: RoundTrips
     home, node = verifier.card.node, draft.card.node
     colocated = node == home
     trip_s = None if colocated else round_trips[frozenset((home, node))]
-    where = "on the same node" if trip_s is None else f"at {trip_s * 1000:.1f} ms"
+    where = "on the same node" if trip_s is None else f"over a round trip of {trip_s * 1000:.1f} ms"
     named = verifier.model.draft
     if colocated:
         is_named = named is not None and named.model == draft.model.model and not named.why_not
@@ -256,7 +258,7 @@ def _with_ngrams(
     verifier: _Candidate, proposer: ModelId | None, refusals: Collection[str]
 ) -> RolePlan:
     card = verifier.card
-    because = "it is pinned" if proposer == NGRAM else "no node has a model that could propose"
+    because = "it was requested" if proposer == NGRAM else "no node has a model that could propose"
     if refusals and proposer is None:
         because = "; ".join(refusals)
     seat = RoleSeat(card.node, card.name, NGRAM)

@@ -38,7 +38,8 @@ def wall() -> float:
 
 
 class CoreWaits:
-    """The total seconds in which the threads of a process were ready and had no core.
+    """Call it to get the total seconds in which the threads of a process were ready and had no
+    core.
 
     Between two calls, only the thread that waited longest counts. Waits before the first call do
     not count. `tasks` returns the thread ids. Only Linux reports this per thread
@@ -68,8 +69,8 @@ class CoreWaits:
 
 
 class MachineWaits:
-    """An estimate of the seconds in which a ready thread of this machine had no core, from the
-    number of runnable threads. For services that wait for other processes.
+    """Call it to get an estimate of the seconds in which a ready thread of this machine had no
+    core, from the number of runnable threads. For services that wait for other processes.
 
     Linux reports how many threads want a core now, macOS how many did in the last minute.
     """

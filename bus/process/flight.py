@@ -35,7 +35,8 @@ class FlightFile:
         self._shared = mapped_file(path, places * PLACE_BYTES)
 
     def add(self, entry: Mapping[str, Any], renews: bool = False) -> None:
-        """Write an entry in place of the oldest one; if it `renews`, in place of the latest one."""
+        """Write an entry over the oldest one. If it `renews`, write it over the latest one
+        instead."""
         if renews and self._count:
             self._count -= 1
         packed = pack(dict(entry))

@@ -1,4 +1,5 @@
-"""Talks to the disk and to randomness: ids that are made once, and the lock of a process's role.
+"""Talks to the disk and to the random number generator: ids that are made once, and the lock that
+prevents two processes of one service.
 
 A node's id and its owner's token are made at the node's first start and stored in its state folder.
 A boot id is new for every process. Next to the file of each id or token is a second file with a
@@ -6,9 +7,9 @@ checksum (`node-id.sum`). An id or token that does not match its checksum is ref
 has its own file, because people and older versions of shoal read the first file.
 
 `sealed` and `unsealed` are pure: they add and check the checksum of small state files, so that no
-flipped bit passes. The format is `<content> crc32:<8 hexadecimal digits>` and a newline, with the
-CRC-32 of the content. A file of an older version has no checksum and is accepted if its content has
-the older format. A single flipped bit never turns one format into the other.
+flipped bit is missed. The format is `<content> crc32:<8 hexadecimal digits>` and a newline, with
+the CRC-32 of the content. A file of an older version has no checksum and is accepted if its content
+has the older format. A single flipped bit never turns one format into the other.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def _read_word(path: Path) -> str:
 
 
 def _witness(path: Path, word: str) -> str:
-    """Return the content of the checksum file for an id or token: the id itself, or the hash of a
+    """Return what the checksum file of an id or token must contain: the id itself, or the hash of a
     token."""
     return word if path.name == FILE else hashlib.sha256(word.encode()).hexdigest()
 
@@ -157,7 +158,8 @@ def _sum_of(path: Path) -> Path:
 
 
 def _kept_witness(path: Path) -> str:
-    """Return the content of the checksum file that exists; "" if the file is missing or damaged."""
+    """Return the content of the existing checksum file of `path`; "" if there is none, or if it is
+    damaged."""
     with contextlib.suppress(OSError, Damaged):
         return unsealed(_sum_of(path).read_bytes())
     return ""
@@ -177,9 +179,10 @@ def lies_at(file: IO[Any], path: str | Path) -> bool:
 
 
 class RoleLock:
-    """The lock of a role (such as gateway), `<runtime>/<process>.role`. The file contains this
-    process's id and, on its second line, the code that this process was started from. The runtime
-    folder and its parent are locked, too, so that systemd-tmpfiles(8) does not clean them."""
+    """The lock that prevents two processes of one service, such as the gateway, on a node:
+    `<runtime>/<process>.role`. The file contains this process's id and, on its second line, the
+    code that this process was started from. The runtime folder and its parent are locked, too, so
+    that systemd-tmpfiles(8) does not clean them."""
 
     def __init__(self, endpoints: Endpoints, process: str) -> None:
         """Take the lock. Raises AlreadyRunning with the pid of the process that has it."""
@@ -190,7 +193,7 @@ class RoleLock:
 
     def hold_again(self) -> bool:
         """Take the lock again if the lock file or its folder was removed; return whether that was
-        so. Raises AlreadyRunning if another process has taken the role meanwhile, and OSError."""
+        so. Raises AlreadyRunning if another process has taken the lock meanwhile, and OSError."""
         if lies_at(self._file, self.path):
             return False
         before = self._held

@@ -53,8 +53,9 @@ def mapped_file(path: Path, size: int) -> mmap.mmap:
 
 def give_back(free_some: Callable[[], None] | None = None) -> None:
     """Return free pages to the system; takes milliseconds per hundred MB. `free_some` must allocate
-    and free a block of more than 64 KB in the arena of the large blocks. Only a freed block lets
-    glibc check the end of its arena; glibc then returns the free end at once, until `hold`."""
+    and free a block of more than 64 KB in the arena of the large blocks. Only a freed block makes
+    glibc check the end of its arena. From then on glibc returns the free end of that arena at once,
+    until `hold` is called."""
     if _LIBRARY is None:
         return
     if free_some is not None:

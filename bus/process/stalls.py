@@ -31,8 +31,8 @@ _FORM = struct.Struct(f"<64s{len(BOUNDS_S) + 1}Qdd")
 
 @dataclass(frozen=True, slots=True)
 class StallCounts:
-    """The stalls of one process: how many up to each of `BOUNDS_S` (the last: longer), their sum
-    and the longest, in seconds."""
+    """The stalls of one process. `counts` has the number of stalls up to each of `BOUNDS_S`, and
+    last that of all longer ones. `sum_s` is the total of all stalls."""
 
     counts: tuple[int, ...] = (0,) * (len(BOUNDS_S) + 1)
     sum_s: float = 0.0

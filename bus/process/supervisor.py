@@ -58,8 +58,8 @@ _REASON: dict[int, Reason] = {
 class SupervisedProcess:
     """One entry of supervisord. `name` is `bus` or `runner:03`; `pid` is 0 if it does not run.
 
-    Times are seconds since the epoch, 0 for never. `exit_code` is that of the last life (-1: killed
-    by a signal), and None while it runs or if it has never run.
+    Times are seconds since the epoch, 0 for never. `exit_code` is that of the last run (-1: killed
+    by a signal); None while the process runs or if it has never run.
     """
 
     name: str
@@ -78,7 +78,7 @@ class SupervisedProcess:
 
 
 class ProcessRefused(ShoalError):
-    """supervisord refused: `reason` says why; the text is supervisord's."""
+    """supervisord refused a call. `reason` says why; the error's text is supervisord's own."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -200,7 +200,7 @@ class Supervisor:
 
 
 class _AlreadySo(Exception):
-    """supervisord reports that the process is already in the requested state."""
+    """supervisord refused a call because the process is already in the requested state."""
 
 
 def _full_name(name: str) -> str:

@@ -23,5 +23,6 @@ def asked(*command: str, timeout_s: float = ASK_S) -> str:
 
 
 def in_words(text: str) -> str:
-    """Return a library's message in which the system's text replaces each error number."""
+    """Return a library's error message with each error number replaced by the system's text for
+    it."""
     return NUMBERED.sub(lambda match: os.strerror(int(match[1])), text)

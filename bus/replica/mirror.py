@@ -25,7 +25,7 @@ MAX_REPLAYED = 5_000
 """A mirror that lacks more events than this takes a snapshot instead."""
 DOUBTED_S = 1.5
 """If the last heartbeat of our leader is younger than this, we do not change to another leader that
-has fewer followers."""
+fewer candidates follow."""
 LAPSED_S = 2.0
 """A leader that has been silent for this long counts as gone."""
 VOTED_FOR_S = 10.0
@@ -47,11 +47,12 @@ class Mirror:
     """A copy of the cluster's state that follows the log.
 
     `live`: it has received a first snapshot. (`counter`, `holder`): number and leader of the
-    highest known term. `voted`: a majority elected that leader; `followers`: how many followers it
-    has. `in_step`: the leader's log is known to contain our last event. `heard_at`: the time of the
-    last heartbeat. `asked_at`: when the open question was sent; None without an open question.
-    `stash`: later events by index, while events before them are missing. `moves`, if not None,
-    collects all changes of the state, oldest first, until its owner empties it.
+    highest known term. `voted`: a majority elected that leader; `followers`: how many other
+    candidates follow it. `in_step`: the leader's log is known to contain our last event.
+    `heard_at`: the time of the last heartbeat. `asked_at`: when the open question was sent; None
+    without an open question. `stash`: later events by index, while events before them are missing.
+    `moves`, if not None, collects all changes of the state, oldest first, until its owner empties
+    it.
     """
 
     state: ClusterState = field(default_factory=ClusterState)
@@ -166,7 +167,8 @@ class Mirror:
         return self.last_digest[1]
 
     def lead(self, counter: int, me: NodeId) -> None:
-        """Follow our own log, because the owner of this mirror is the leader."""
+        """Record that the owner of this mirror became the leader, with the term `counter`. From
+        then on it applies its own events (`moved`)."""
         self._follow(counter, me)
         self.followers = 0
         self.live = self.in_step = True
@@ -186,8 +188,8 @@ class Mirror:
         return counter < self.counter and not forgotten
 
     def _is_lighter(self, beat: TermHeartbeat, now: float) -> bool:
-        """Return whether to ignore this leader, because it has fewer followers than ours. False if
-        our leader handed its term over to it."""
+        """Return whether to ignore this leader, because fewer candidates follow it than our leader.
+        False if our leader handed its term over to it."""
         given = beat.handed
         if given is not None and (given.counter, given.holder) == (self.counter, self.holder):
             return False

@@ -53,8 +53,8 @@ class Outbox:
         return due
 
     def seen(self, state: ClusterState) -> None:
-        """Move facts that are in the log of `state` to `indexed`, and facts that the log no longer
-        has back to `waiting`."""
+        """Compare the facts with the log. Facts that are in the log of `state` go to `indexed`.
+        Facts that the log no longer has go back to `waiting`, and are sent again."""
         boot, last = state.facts.get(f"{self.node}/{self.process}", ("", 0))
         last = last if boot == self.boot else 0
         lost = {seq: fact for seq, fact in self.indexed.items() if seq > last}

@@ -1,4 +1,5 @@
-"""One measurement of a link: a few small echoes, then growing bursts.
+"""One measurement of a link: a few small echoes for the latency, then growing bursts for the
+bandwidth.
 
 Pure: time arrives as `now`, at the node that asks. The first echo opens the connection and does not
 count. Each burst is four times as large as the last one, and is answered when all of it has
@@ -20,7 +21,8 @@ varies and only slows echoes."""
 FIRST_BYTES = 16 << 10
 GROWTH = 4
 TRIES = 3
-"""How often a burst of one size is sent if a larger burst does not fit into the budget."""
+"""How often, at most, a burst of one size is sent if a larger burst does not fit into the
+budget."""
 BUDGET_S = 0.2
 FRAME_BYTES = 32 << 10
 MOST_BYTES = 8 << 20
@@ -29,7 +31,8 @@ _LEAST_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Send frames of these sizes in bytes. The last one has `serial` and asks for an answer."""
+    """The next message to send: frames of these sizes in bytes. The last frame has `serial` and
+    asks for an answer."""
 
     serial: int
     frames: tuple[int, ...]

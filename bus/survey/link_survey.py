@@ -28,7 +28,8 @@ from bus.wire.messages.readings import LinkReading, RestingLink
 TICK_S = 1.0
 PUBLISH_S = 60.0
 RESTING_S = 5.0
-"""Minimum interval between reports of a changed list of unmeasured peers."""
+"""A report that is due only because the list of unmeasured peers changed comes at least this long
+after the last report."""
 DEADLINE_S = 3.0
 
 

@@ -46,7 +46,8 @@ MAX_ADDRESSES = 4
 VPN_MOST_BYTES = 256 << 10
 LOOPBACK_MOST_BYTES = 1 << 20
 CEILING_BYTES_PER_S = 0.25e9
-"""From this rate on, encryption may be the limit: one core reached 0.46 GB/s of CURVE."""
+"""From this rate on, the measured bandwidth is only a lower bound, because encryption may be the
+limit: one core reached 0.46 GB/s of CURVE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,9 @@ class Measurement:
 
 @dataclass(slots=True)
 class Turn:
-    """When the bandwidth (`due_at`) and the latency of an address are measured next, and the past
-    results with their times, latest last: `rates` in bytes/s, `trips` in seconds."""
+    """The schedule and results of one address. `due_at`: when its bandwidth is measured next,
+    `latency_due_at`: its latency. Past results with their times, latest last: `rates` in bytes/s,
+    `trips` in seconds."""
 
     due_at: float
     latency_due_at: float

@@ -35,8 +35,8 @@ class CardRelay:
         self._refused = CountedWarning(log, "dropped a card that its sender may not send")
 
     def accepts(self, envelope: Envelope, payload: bytes, peer: NodeId | None) -> bool:
-        """Return whether a retained value counts: a card by the rules of the exchange, any other
-        value always. `peer`: its sender, None for a service of this node."""
+        """Return whether to keep a retained value. A node card must pass the rules of the exchange;
+        any other value is kept. `peer`: the sender, None for a service of this node."""
         exchange = self.exchange
         if isinstance(envelope.message, PeersReading):
             exchange.take_peers(envelope.message, now())
@@ -58,7 +58,8 @@ class CardRelay:
         self._peers.doubles = doubles
 
     def say_goodbye(self) -> bool:
-        """Withdraw this node's card at all nodes that have it; return whether it has one."""
+        """Withdraw this node's card at all nodes that have it, because the node shuts down. Return
+        whether the node had published a card."""
         held = self.exchange.book.get(self.exchange.own)
         if held is None:
             return False

@@ -40,7 +40,7 @@ class Retained:
         return True
 
     def replace(self, topic: str, origin: str, value: RetainedValue) -> None:
-        """Store a value in place of all earlier values of its topic, of any origin."""
+        """Store a value and drop all earlier values of its topic, of any origin."""
         for key in [key for key in self.values if key[0] == topic]:
             del self.values[key]
         self.values[topic, origin] = value

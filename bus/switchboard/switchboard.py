@@ -43,7 +43,8 @@ EXPIRE_S = 5.0
 
 
 class PlaneForwarder:
-    """One plane: forwards messages from its XSUB socket to its XPUB socket and to the tap."""
+    """One plane (control or telemetry): forwards messages from its XSUB socket, to which services
+    send, to its XPUB socket, to which they subscribe, and to the tap."""
 
     def __init__(self, plane: Plane, board: Switchboard) -> None:
         self.plane: Plane = plane
@@ -73,7 +74,7 @@ class PlaneForwarder:
         self.board.reactor.watch(link, lambda frames: self._subscription(link, frames))
 
     def ask_upstream(self, prefix: str, *, wanted: bool) -> None:
-        """Tell the publishers whether an on-demand topic is wanted."""
+        """Tell the services that publish an on-demand topic whether anyone wants it."""
         self.incoming.send((b"\x01" if wanted else b"\x00") + prefix.encode())
 
     def from_peer(self, peer: NodeId, frames: list[bytes]) -> None:
@@ -323,11 +324,12 @@ class Switchboard:
 
 
 def _is_about(topic: str, rule: Topic, node: NodeId) -> bool:
-    """Return whether a card's topic names its node; True for other topics."""
+    """Return whether a card's topic names the node that the card describes; True for other
+    topics."""
     return rule.message is not CardReading or topic == f"{rule.prefix}.{node}"
 
 
 def _overlap(prefix: str, topic: str) -> bool:
-    """Return whether a subscription to `prefix` requests `topic` by name. The empty prefix does
-    not, so that a subscription to everything does not start tokens."""
+    """Return whether a subscription to `prefix` asks for the on-demand topic `topic`. The empty
+    prefix does not, so that a subscription to everything does not make runners publish tokens."""
     return prefix != "" and (prefix.startswith(topic) or topic.startswith(prefix))

@@ -53,7 +53,10 @@ def openai_body(target: Target, request: GenerationRequest) -> TranslatedBody:
             return _raw(target, request)
     prompt = conversation_of(target, request)
     if prompt.continue_final and not target.completes:
-        raise NotCarried("continue_final_message", "this provider always starts a new turn")
+        raise NotCarried(
+            "continue_final_message",
+            "this provider cannot continue the last turn; it always starts a new one",
+        )
     fields: dict[str, Any] = {
         "messages": _turns(target, prompt.messages),
         **_shared(target, request),
@@ -72,7 +75,9 @@ def openai_body(target: Target, request: GenerationRequest) -> TranslatedBody:
 def _refuse_beyond_engines(request: GenerationRequest) -> None:
     """Refuse the fields that no engine with vLLM's API supports in a stream. Raises NotCarried."""
     if request.question is not None:
-        raise NotCarried("prompt", "this engine answers no questions about prompts")
+        raise NotCarried(
+            "prompt", "this engine cannot answer questions about a prompt, such as its tokens"
+        )
     if request.history:
         raise NotCarried("history", "this engine cannot continue the tokens of an earlier answer")
     if request.prompt_logprobs is not None:

@@ -91,8 +91,8 @@ def place_of(value: object) -> int | str | None:
 
 
 def plain_text(value: object) -> str:
-    """Return the value if it is a string, without halves of characters, which UTF-8 lacks; empty if
-    it is no string."""
+    """Return the value if it is a string, else "". Unpaired surrogates (halves of UTF-16
+    characters), which UTF-8 cannot encode, are replaced by `?`."""
     text = value if isinstance(value, str) else ""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
@@ -100,7 +100,8 @@ def plain_text(value: object) -> str:
 @dataclass(slots=True)
 class _Choice:
     """The state of one choice of the answer. `place` is the server's index of the open tool call;
-    `seen` has the indexes and ids of all tool calls. `channel` is that of the last text."""
+    `seen` has the indexes and ids of all tool calls so far. `channel` is the channel (text or
+    thinking) of the last text."""
 
     calls: int = 0
     place: object = None
@@ -128,7 +129,7 @@ class AnswerEntries:
         return self._choices[number]
 
     def add_text(self, choice: int, channel: Channel, text: object) -> Iterator[Entry]:
-        """Yield a piece of text; nothing if `text` is empty or is not a string."""
+        """Yield the entry for more text; nothing if `text` is empty or is not a string."""
         if piece := plain_text(text):
             yield from self.add_scored(choice, channel, piece, (), 1)
 
@@ -140,7 +141,8 @@ class AnswerEntries:
         scores: Sequence[TokenLogprob],
         tokens: int,
     ) -> Iterator[Entry]:
-        """Yield a piece of text with the log-probabilities of its tokens. `text` may be empty."""
+        """Yield the entry for more text with the log-probabilities of its tokens. `text` may be
+        empty."""
         self.choice(choice).channel = channel
         yield from self.close_call(choice)
         seq = self._next()
@@ -153,7 +155,9 @@ class AnswerEntries:
         yield from self.close_call(choice)
         state = self.choice(choice)
         if (call_id or place) in state.seen:
-            raise BrokenStream(f"{self._target.name} continues a tool call that it had ended")
+            raise BrokenStream(
+                f"{self._target.name} continued a tool call that it had already ended"
+            )
         number, state.calls = state.calls, state.calls + 1
         state.place, state.open, state.has_arguments = place, True, False
         state.seen |= {place, call_id}
@@ -162,7 +166,8 @@ class AnswerEntries:
         yield self._call(choice, number, state.call_id, plain_text(name), "")
 
     def add_arguments(self, choice: int, arguments: object) -> Iterator[Entry]:
-        """Yield a piece of the open call's arguments. Raises BrokenStream if there is no call."""
+        """Yield the entry for more arguments of the open tool call. Raises BrokenStream if there is
+        no call."""
         state = self.choice(choice)
         if piece := plain_text(arguments):
             if not state.calls:
@@ -171,7 +176,8 @@ class AnswerEntries:
             yield self._call(choice, state.calls - 1, None, None, piece)
 
     def close_call(self, choice: int) -> Iterator[Entry]:
-        """Close the open call, if any; yield an empty object if it has no arguments."""
+        """Close the open tool call, if any. If it has no arguments, yield an empty object as its
+        arguments."""
         state = self.choice(choice)
         if state.open and not state.has_arguments:
             yield self._call(choice, state.calls - 1, None, None, "{}")

@@ -11,18 +11,18 @@ TEMPLATE_FIELD = "chat_template_kwargs"
 BUDGET_FIELD = "thinking_token_budget"
 IDS_FIELD = "return_token_ids"
 REASONING = "messages.reasoning"
-"""How lists of fields name earlier thinking. A provider accepts only thinking that it signed
-itself, or no thinking at all."""
+"""The name of earlier thinking in lists of fields. Providers do not support this field: they accept
+only thinking that they signed themselves, or no thinking at all."""
 EXTRA_FIELDS = frozenset(
     ("top_k", "min_p", "repetition_penalty", "logit_bias", "ignore_eos", "min_tokens",
      TEMPLATE_FIELD, BUDGET_FIELD, IDS_FIELD, REASONING)
 )  # fmt: skip
-"""The fields beyond OpenAI's that can be sent, in vLLM's words."""
+"""The fields that are sent only to servers that support them, by their names in vLLM's API."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model of a server.
+    """The server that a request is translated for, and its model.
 
     `model`: the server's name of the model, or of the adapter to compute with. `name`: the server
     in messages, as the subject of a sentence ("the provider 'cloud'"). `takes`: the fields of

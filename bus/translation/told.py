@@ -1,8 +1,9 @@
-"""Reads a server's answer while it is passed on: its token counts, and whether it is complete.
+"""Reads a server's answer while it is passed on to the client: its token counts, and whether it is
+complete.
 
 Pure. Bytes are passed on unchanged, but a stream is passed on in whole lines, so that an error
 event can follow where the stream breaks off. A server of OpenAI's kind reports token counts of a
-stream only if the client asks for them (`stream_options`). Otherwise each event with a piece of the
+stream only if the client asks for them (`stream_options`). Otherwise each event with a part of the
 answer counts as one token.
 """
 
@@ -22,8 +23,8 @@ MOST_TOKENS = 2**53
 
 
 class ToldInPassing:
-    """The state of one answer so far. `whole`: the end of the answer has arrived. `finish`: why it
-    ended."""
+    """Reads one answer and has its state so far. `whole`: the end of the answer has arrived.
+    `finish`: why it ended."""
 
     def __init__(self, *, is_stream: bool) -> None:
         self.usage = Usage()

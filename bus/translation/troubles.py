@@ -1,5 +1,5 @@
-"""Why a request or an answer cannot be translated: the request's fault, the server's, or its
-filter's. Pure."""
+"""The reasons why a request or an answer cannot be translated: a field of the request, a fault of
+the server, or the server's content filter. Pure."""
 
 from __future__ import annotations
 

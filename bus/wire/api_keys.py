@@ -59,8 +59,8 @@ LOST_KEYS = ApiKey(
     scope="inference",
     expires_at_s=0.0,
 )
-"""A key without a secret. It marks a state whose API keys may be lost with a damaged log. Every
-node then still requires a key, until a person removes this one."""
+"""A pseudo key without a secret. It marks a state whose API keys may be lost with a damaged log. As
+long as it exists, every node still requires a key; a person removes it (`shoal apikey rm`)."""
 
 
 def keys_were_lost(keys: Mapping[str, ApiKey]) -> bool:

@@ -28,7 +28,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class ArrayFrame(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A frozen value that travels as an array of its fields, after its tag if it has one."""
+    """A frozen value that is sent as an array: its tag, if it has one, then its fields."""
 
 
 def astuple(frame: ArrayFrame) -> tuple[Any, ...]:

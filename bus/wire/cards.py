@@ -204,10 +204,10 @@ class PassedOver(Message):
 
 
 def models_of(nodes: Collection[NodeCard]) -> dict[ModelId, ModelCard]:
-    """Return the models of these nodes by name: the first node's card of each. Settings come from
-    the newest `card.toml` of all nodes; the origin from a node that did not copy the model from
-    another. A model that no node has completely counts if the nodes together have all of its
-    layers."""
+    """Return the models of these nodes by name. Each model has the card of the first node that
+    lists it. But the settings come from the newest `card.toml` of all nodes, and the origin from a
+    node that did not copy the model from another. A model that no node has completely is included
+    if the nodes together have all of its layers."""
     models: dict[ModelId, ModelCard] = {}
     for node in nodes:
         for model in node.models:
@@ -224,8 +224,8 @@ def models_of(nodes: Collection[NodeCard]) -> dict[ModelId, ModelCard]:
 
 
 def joined_parts(nodes: Iterable[NodeCard]) -> dict[ModelId, ModelCard]:
-    """Return the models of which the nodes together have all layers, each in part: the first part's
-    card of each. Parts with different files do not count together."""
+    """Return the models of which these nodes have only parts, but together all layers. Each model
+    has the card of the first part. Parts with different files do not count together."""
     first: dict[tuple[ModelId, str], ModelCard] = {}
     spans: dict[tuple[ModelId, str], list[tuple[int, int]]] = {}
     for part in (part for node in nodes for part in node.parts):
@@ -246,9 +246,10 @@ def parts_text(model: ModelId, nodes: Iterable[NodeCard]) -> str:
 def passed_over_named(
     name: str, passed_over: Iterable[tuple[str, PassedOver]]
 ) -> tuple[str, PassedOver] | None:
-    """Return the file or folder without a model that `name` may mean, with its node; None if there
-    is none. A file matches with or without its last suffix; a folder also by the model id made from
-    its name. If none matches, `name` may be an alias in a refused `card.toml`."""
+    """Return the file or folder that a client may mean by `name` although it is not a usable model,
+    with its node; None if there is none. A file matches with or without its last suffix; a folder
+    also by the model id made from its name. If none matches, `name` may be an alias in a refused
+    `card.toml`."""
     wanted = name.casefold().removesuffix(":latest")
     meant: tuple[str, PassedOver] | None = None
     for node, entry in passed_over:
@@ -261,7 +262,8 @@ def passed_over_named(
 
 
 def not_in_force(entry: PassedOver, node: str) -> str:
-    """Return the reason why an alias in a refused `card.toml` has no effect."""
+    """Return the message for a client that used an alias of a refused `card.toml`: why the alias
+    has no effect."""
     place = f"{entry.path} on {node}"
     return f"the card that gives {entry.name} this name has no effect ({place}): {entry.why}"
 
@@ -279,7 +281,8 @@ def short_names(model: str) -> set[str]:
 
 
 def model_named(name: str, names: Collection[ModelId]) -> ModelId | None:
-    """Return the only model that `name` can mean; None if there is none or more than one."""
+    """Return the model that a client means by `name`: the full name, or the name without its owner;
+    upper and lower case may differ. None if no model or more than one has that name."""
     if ModelId(name) in names:
         return ModelId(name)
     plain = plain_name(name)

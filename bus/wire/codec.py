@@ -38,8 +38,8 @@ from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 _Body = TypeVar("_Body", bound=Message)
 MAX_CONTROL_BYTES = 64 << 20
 MAX_QUESTION_BYTES = 1 << 20
-"""Maximum bytes of a message at a socket that receives only questions. One byte of msgpack may take
-72 bytes in memory."""
+"""Maximum bytes of a message at a socket that receives only questions. It is small, because one
+byte of msgpack may take 72 bytes in memory."""
 MAX_ITEMS = 1 << 16
 """Maximum elements of an array or map in a message."""
 

@@ -34,8 +34,8 @@ from bus.wire.proposals import FromProposer, FromVerifier, ToProposer, ToVerifie
 UNSET = tuple(
     name for name, field in GenerationRequest.model_fields.items() if field.default is None
 )
-"""Request fields that may be None. They are left out then, so that earlier builds, which lack some
-of them, can read the request."""
+"""Request fields that may be None. A field that is None is not sent, so that earlier builds, which
+lack some of the fields, can read the request."""
 LATER_IN_OUTPUT = {"rule", "choices", "field"}
 """Fields of a request's `output` that the first version lacked. They are left out if all of them
 have their defaults."""
@@ -89,7 +89,7 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 def unpack_ids(packed: bytes | bytearray) -> tuple[int, ...]:
     """Return the token ids of `pack_ids`. Raises ValueError if the length is no multiple of 4."""
     if len(packed) % 4:
-        raise ValueError(f"{len(packed)} bytes are no token ids")
+        raise ValueError(f"{len(packed)} bytes are not token ids of 4 bytes each")
     return struct.unpack(f"<{len(packed) // 4}I", packed)
 
 
@@ -102,7 +102,8 @@ def _plain(value: Any) -> Any:
 
 
 def _unsaid(request: GenerationRequest) -> dict[str, Any]:
-    """Return the fields that are not set in a request, in the form of pydantic's `exclude`."""
+    """Return which fields of a request to leave out of its frame, in the form of pydantic's
+    `exclude`."""
     unsaid: dict[str, Any] = {name: True for name in UNSET if getattr(request, name) is None}
     if not request.output.is_later:
         unsaid["output"] = LATER_IN_OUTPUT

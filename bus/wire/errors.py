@@ -53,15 +53,15 @@ RefusalReason = Literal[
 
 
 TIMED_OUT = "the request's deadline passed"
-"""The message of a runner that notices a passed deadline before the gateway does. The gateway,
-which knows the request, writes the client's message."""
+"""The message that a runner sends if it notices a passed deadline before the gateway does. The
+client gets the gateway's own message instead, because the gateway knows more about the request."""
 
 
 class Refusal(BaseModel):
-    """An expected refusal, with the numbers that explain it.
+    """An expected refusal, with the numbers that explain it (`facts`).
 
-    `field` names the offending request field, if any. `retry_after_s` is set if the same call may
-    succeed later. `position` is the request's place in a full queue.
+    `field` names the request field that is at fault, if any. `retry_after_s` is set if the same
+    call may succeed later. `position` is the request's place in a full queue.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,7 +84,7 @@ class BadMessage(ShoalError):
 
 
 class AlreadyRunning(ShoalError):
-    """Another process holds the lock of this role."""
+    """Another process of the same service is already running on this node and holds its lock."""
 
 
 class PortTaken(ShoalError):
@@ -92,7 +92,8 @@ class PortTaken(ShoalError):
 
 
 class Unavailable(ShoalError):
-    """A service can't be reached now. The text names the wait that timed out."""
+    """A service does not answer now. The text names the service, and the error or how long the
+    caller waited."""
 
 
 class OwnerSilent(ShoalError):
@@ -110,7 +111,8 @@ class ConfigError(ShoalError):
 
 
 class SettingsUnwritable(ConfigError):
-    """The settings file can't be written; no setting is wrong. `is_full`: the disk is full."""
+    """The settings file can't be written, although its settings are valid. `is_full`: the disk is
+    full."""
 
     def __init__(self, message: str, *, is_full: bool) -> None:
         super().__init__(message)

@@ -54,8 +54,8 @@ def is_model_id(text: str) -> bool:
 
 
 def sayable(name: str) -> str:
-    """Return a valid model id that resembles a folder's name. A name that is a valid id is returned
-    unchanged."""
+    """Return a valid model id that resembles a folder's name; characters that model ids cannot have
+    are replaced. A name that is a valid id is returned unchanged."""
     if is_model_id(name):
         return name
     plain = unicodedata.normalize("NFKD", name.translate(_PLAIN)).encode("ascii", "ignore").decode()

@@ -24,8 +24,8 @@ Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]
 """Phases of a runner, as it reports them."""
 
 LEAST_IDLE_S = 3.0
-"""Minimum number of idle seconds before an instance is unloaded. Readings take less time to arrive,
-so a recent use is always known."""
+"""Minimum number of idle seconds before an instance is unloaded. Readings reach the leader faster
+than that, so the leader knows every recent use."""
 
 NEXT: Mapping[Status, Mapping[Signal, Status]] = {
     "placed": {
@@ -240,7 +240,7 @@ class Setbacks(Message):
 
 
 ENDING = "generation"
-"""The beginning of each entry of `failures`: `generation <n> rank <r>: <message>`."""
+"""The beginning of each entry of `failures`, which reads `generation <n> rank <r>: <message>`."""
 
 
 def signalled(status: Status, signal: Signal) -> Status:

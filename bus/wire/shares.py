@@ -99,9 +99,9 @@ class Shares:
 
 
 def has_share(holders: Iterable[Sharer], sharer: Sharer, limit: int) -> bool:
-    """Return whether `sharer` may take a place although `holders` have all `limit` places, because
-    another sharer has more than its share. Sharers with the same first part of their path together
-    have at most twice `limit` places."""
+    """Return whether `sharer` may take a place although `holders` have all `limit` places. It may
+    if another sharer, which has more than its share, must yield a place. All sharers with the same
+    API key (the first part of their path) together get at most twice `limit` places."""
     shares = Shares(holders)
     return shares.held(sharer[:1]) < 2 * limit and shares.gives_way(sharer) is not None
 

@@ -1,5 +1,5 @@
-"""How nodes reach each other: kinds of network, the estimated cost of a link, and which address is
-best.
+"""How nodes reach each other: kinds of network, the estimated cost of a link, and which of a node's
+addresses is best.
 
 Pure. Collectives prefer thunderbolt, then maybe_ethernet (an adapter that may be Thunderbolt in
 disguise), ethernet, wifi and unknown. They use an overlay network (VPN) only if two nodes have no
@@ -88,7 +88,8 @@ PRIORS: Mapping[Medium, LinkCost] = {
     "vpn": LinkCost(20e-3, 0.010e9),
 }
 """Estimated costs of links that are not measured yet. Thunderbolt of unknown generation counts as
-the third; ethernet as one gigabit; loopback as half of a 54 us two-rank sum over MLX's ring."""
+Thunderbolt 3, ethernet as one gigabit. The latency of loopback is half of a two-rank sum over MLX's
+ring, which took 54 us."""
 
 
 def prior(address: NodeAddress) -> LinkCost:

@@ -48,8 +48,8 @@ MEANT = {
     "special_tokens": "special_tokens_in_messages", "speculative": "speculate",
     "x_speculate": "speculate", "drafter": "speculate", "draft": "draft_model",
 }  # fmt: skip
-"""Names that other programs use for our keys and that are too different in spelling for a search by
-similarity."""
+"""Names that other programs use for our keys. The search for similar names does not find them,
+because their spelling is too different."""
 OLLAMA_WORDS = {"repetition_penalty": "repeat_penalty"}
 NUMBERS = (
     "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty",
@@ -61,8 +61,8 @@ NEUTRAL = Sampling()
 
 
 class BadCard(ValueError):
-    """A refused card: the reason, and after a semicolon the remedy, if any. `key`: the wrong key
-    (empty: none); `line`: its line, from 1 on (0: unknown)."""
+    """A card that is refused. The text is the reason, and after a semicolon the remedy, if any.
+    `key`: the wrong key (empty: none); `line`: its line, from 1 on (0: unknown)."""
 
     def __init__(self, why: str, key: str = "", line: int = 0) -> None:
         super().__init__(why)
@@ -188,7 +188,8 @@ def notes_from(table: Mapping[str, Any]) -> Notes:
     notes = Notes(**values, sampling=sampling, said=tuple(table))
     if notes.adapter and notes.adapters is not None and notes.adapter not in notes.adapters:
         raise BadCard(
-            f"adapter = {notes.adapter} is not in adapters, the list of those to load", "adapter"
+            f"the adapter {notes.adapter} is not in adapters; add it there, or remove adapter",
+            "adapter",
         )
     if len(notes.system) + len(notes.template) + sum(map(len, notes.stop)) > DEFAULTS_BYTES:
         raise BadCard(
@@ -335,7 +336,7 @@ def _aliases(key: str, value: object) -> tuple[ModelId, ...]:
     if wrong is not None:
         raise ValueError(f"{key}: {wrong[:80]!r} cannot be the name of a model")
     if len(names) > MOST_ALIASES:
-        raise ValueError(f"{key} has at most {MOST_ALIASES} names")
+        raise ValueError(f"{key} must have at most {MOST_ALIASES} names; it has {len(names)}")
     return tuple(ModelId(name) for name in dict.fromkeys(names))
 
 

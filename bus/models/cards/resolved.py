@@ -1,4 +1,5 @@
-"""The settings that a model is served with, and where each comes from.
+"""The settings that a model is served with, and where each value comes from: its card, its files or
+the node's settings.
 
 Pure.
 """
@@ -75,7 +76,7 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
 
 
 def _proposer(card: ModelCard) -> Iterator[tuple[str, Any]]:
-    """Yield the settings of what guesses the model's tokens."""
+    """Yield the settings that decide what drafts the model's tokens."""
     if (draft := card.draft) is None:
         return
     if draft.drafter == "draft_model":

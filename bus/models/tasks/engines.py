@@ -26,19 +26,20 @@ MOST_CONTEXT, MOST_AT_ONCE = 1 << 28, 1_024
 ENVIRONMENT_NAME = r"[a-z0-9][a-z0-9._-]{0,63}"
 """A name of an environment, as a regular expression."""
 PLACEHOLDERS = ("capacity", "context", "gpus", "key", "model", "port")
-"""The words that a command may have between braces."""
+"""The names of the placeholders that a command may contain, such as `{port}`."""
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 Extra = Literal[
     "top_k", "min_p", "repetition_penalty", "logit_bias", "ignore_eos", "min_tokens",
     "chat_template_kwargs", "thinking_token_budget", "return_token_ids",
 ]  # fmt: skip
-"""A field beyond OpenAI's API, in vLLM's words (`bus.translation.EXTRA_FIELDS`)."""
+"""A request field that OpenAI's API lacks, by its name in vLLM's API
+(`bus.translation.EXTRA_FIELDS`)."""
 Format = Literal["json_object", "json_schema", "regex", "choice"]
 USUAL_FIELDS: tuple[Extra, ...] = (
     "top_k", "min_p", "repetition_penalty", "logit_bias", "chat_template_kwargs",
 )  # fmt: skip
-"""The fields that vLLM, SGLang, llama-server and mlx_lm.server all read."""
+"""The default of `fields`: what vLLM, SGLang, llama-server and mlx_lm.server all read."""
 Text = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
 Wait = Annotated[float, Field(strict=True, ge=1.0, le=MOST_SECONDS, allow_inf_nan=False)]
 
@@ -85,9 +86,9 @@ class CommandEngine(FileTable):
         try:
             words = shlex.split(command)
         except ValueError as error:
-            raise ValueError(f"the words of the command cannot be told apart: {error}") from None
+            raise ValueError(f"the command cannot be split into words: {error}") from None
         if not words:
-            raise ValueError("name a program")
+            raise ValueError("the command must begin with a program")
         return command
 
     @field_validator("environment")
@@ -133,7 +134,7 @@ def read_engines(text: str) -> EngineTable:
 
 
 def lack_of(name: str) -> tuple[str, str]:
-    """Return what is wrong if there is no environment of this name, and the remedy."""
+    """Return the message that this node has no environment `name`, and the remedy."""
     why = f"there is no environment {name} on this node"
     return why, f"create the environment: `shoal engine add {name} PACKAGE==VERSION`"
 

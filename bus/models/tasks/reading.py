@@ -77,8 +77,8 @@ def _place(file: str, text: str, path: list[str]) -> str:
 
 
 def _keys_at(kind: type[FileTable], path: list[str]) -> list[str]:
-    """Return the valid keys of the table that contains the last step of a path: the file itself, or
-    one of its named tables."""
+    """Return the valid keys of the table in which the last key of `path` stands. That table is the
+    file itself, or one of its named tables."""
     field = kind.model_fields.get(path[0]) if len(path) > 2 else None
     return list((kind if field is None else _of_named(field.annotation)).model_fields)
 
@@ -90,8 +90,8 @@ def _of_named(annotation: Any) -> type[FileTable]:
 
 
 def line_of(text: str, path: list[str]) -> int | None:
-    """Return the number of the line that sets the key at a path, or of the nearest table around it;
-    None if there is neither."""
+    """Return the number of the line that sets the key at `path`. If no line sets it, return the
+    line of the nearest table that contains it; None if there is no such table either."""
     table: list[str] = []
     nearest: tuple[int, int] = (0, 0)
     for number, line in enumerate(text.splitlines(), 1):

@@ -13,15 +13,15 @@ from bus.process.installation.kinds import DISTRIBUTION, Installation
 
 Command = tuple[str, ...]
 WHEEL = "WHEEL"
-"""Stands for the path of a wheel that is not known yet."""
+"""A placeholder in commands, for the path of a wheel that is not known yet."""
 INSTALL = "uv tool install"
 _VERSION = re.compile(rf"{DISTRIBUTION.replace('-', '_')}-(\d+(?:\.\d+)*)[^/-]*-py3-none-any\.whl")
 
 
 @dataclass(frozen=True, slots=True)
 class NewWheel:
-    """A wheel of shoal on the disk, and the file of tested versions beside it; empty if there is
-    none."""
+    """A wheel of shoal on the disk. `constraints`: the file beside it that pins the tested versions
+    of other packages; empty if there is none."""
 
     path: str
     version: str
@@ -30,8 +30,8 @@ class NewWheel:
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The commands of an upgrade, in their order. `note` says what the commands leave to the user,
-    or why there are none."""
+    """The commands that upgrade shoal, in their order. `note` says what the user must do besides,
+    or why there are no commands."""
 
     commands: tuple[Command, ...]
     note: str = ""

@@ -75,7 +75,7 @@ def environment_in(root: Path, name: str) -> Environment | None:
 
 
 def names_in(root: Path) -> list[str]:
-    """Return the names of the environments, complete or not, in order."""
+    """Return the names of all environments, complete or not, in alphabetical order."""
     try:
         return sorted(each.name for each in os.scandir(root) if each.is_dir() and _shown(each.name))
     except FileNotFoundError:

@@ -34,7 +34,8 @@ def own_pip(verb: str, *words: str) -> Command:
 
 
 def evidence_in(prefix: Path, python: str, distribution: metadata.Distribution | None) -> Evidence:
-    """Return the evidence of an environment, and of a package in it."""
+    """Return the texts of the files that installers left in the environment `prefix`, and beside
+    the metadata of `distribution`."""
 
     def read(name: str) -> str:
         return (distribution.read_text(name) if distribution is not None else None) or ""

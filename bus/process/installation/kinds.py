@@ -58,7 +58,7 @@ class Installation:
 
     @property
     def words(self) -> str:
-        """Return the kind in words, for messages."""
+        """Return how shoal was installed, as text for messages."""
         return {
             "clone": f"from the clone {self.source}",
             "uv tool": "with `uv tool install`",
@@ -121,7 +121,7 @@ def _requirement(entry: Mapping[str, Any]) -> str:
 
 
 def _receipt(text: str) -> list[Mapping[str, Any]]:
-    """Return the requirements of a receipt that names shoal, else none."""
+    """Return the requirements in the text of uv's receipt; none if shoal is not among them."""
     try:
         requirements = tomllib.loads(text)["tool"]["requirements"]
     except (tomllib.TOMLDecodeError, KeyError, TypeError):

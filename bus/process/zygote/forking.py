@@ -76,8 +76,8 @@ class ForkingOptions(ServerOptions):
     _threads = 0
 
     def openhttpservers(self, supervisord: Any) -> None:
-        """Open supervisord's socket, and remember its parameter, so that the socket can be opened
-        again."""
+        """Open supervisord's socket, and store the argument of this call, so that `_reopen` can
+        open the socket again."""
         self._supervisord = supervisord
         super().openhttpservers(supervisord)
 

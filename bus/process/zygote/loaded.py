@@ -1,9 +1,10 @@
-"""Talks to the disk: imports the services' shared code, and checks whether the disk still has it.
+"""Talks to the disk: imports the services' shared code, and checks whether that code has changed on
+the disk since.
 
-Time, size or inode of a file reveal a change. Every file of our packages counts, because a process
-reports the fingerprint of all of them. The loaded files of other distributions count, and the
-folders in which pip works. The imports start no thread and open no file or socket that a fork would
-share; tests ensure that.
+The time, size or inode of a file reveals a change. Every file of our packages is checked, because a
+process reports the fingerprint of all of them. The loaded files of other distributions are checked,
+too, and the folders in which pip installs. The imports start no thread and open no file or socket
+that a fork would share; tests ensure that.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Mark = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
-    """The packages that may be forked, and the marks of the files that they were loaded from.
-    `trouble`: why no package may be forked."""
+    """The packages that may be forked. `tree` and `others`: the marks of our files and of all
+    others, by which a change is recognised. `trouble`: why no package may be forked."""
 
     packages: frozenset[str] = frozenset()
     root: Path = ROOT

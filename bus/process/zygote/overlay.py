@@ -1,7 +1,7 @@
-"""Talks to the disk: variables that a program starts with besides those of supervisord's file.
+"""Talks to the disk: gives a program environment variables that are not in supervisord's file.
 
-supervisord reads its file once. A program that has the variable `OVERLAY` there takes
-further variables from the file that it names, at each start. So runners can start with a library
+supervisord reads its file once. A program that has the variable `OVERLAY` there takes further
+variables from the file that `OVERLAY` names, at each start. So runners can start with a library
 that was chosen after `shoal up`. The file is `{"variables": {NAME: VALUE or null}}`; null removes a
 variable.
 """
@@ -21,8 +21,8 @@ OVERLAY_FILE = "runner-variables.json"
 
 
 def overlaid(env: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with the variables of its file. If the file cannot be read, the
-    environment stays as it is."""
+    """Return `env` with the variables of the file that its `OVERLAY` names. If the file cannot be
+    read, the environment stays as it is."""
     variables = dict(env)
     for name, value in variables_in(env.get(OVERLAY, "")).items():
         variables.pop(name, None)
@@ -40,8 +40,8 @@ def variables_in(file: str | Path) -> dict[str, str | None]:
 
 
 def write_variables(file: Path, variables: Mapping[str, str], **more: object) -> None:
-    """Write a file. Variables that it had before and has no longer become null, because
-    supervisord's file may still have them. Raises OSError."""
+    """Write a file for `OVERLAY`. A variable that the file had before but that `variables` lacks
+    becomes null, because supervisord's file may still have it. Raises OSError."""
     gone = dict.fromkeys(variables_in(file))
     draft = file.with_suffix(".new")
     draft.write_text(json.dumps({"variables": {**gone, **variables}, **more}))

@@ -14,7 +14,7 @@ from bus.wire.accelerators.messages import VENDORS, Vendor
 from bus.wire.messages.wire import Message
 
 DeviceKey = tuple[Vendor, int]
-"""The vendor and the index of a GPU: its name on its node."""
+"""The vendor and the index of a GPU, which identify it on its node."""
 VISIBLE: Mapping[Vendor, str] = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 """The environment variables that list the GPUs which a process may use."""
 IN_ORDER: Mapping[str, str] = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -44,7 +44,7 @@ class AcceleratorReading(Message):
 
 
 class UntoldFigures(Message):
-    """Figures that a sensor source did not report, and why: a missing requirement, a missing
+    """Figures that a sensor source cannot report, and why: a missing package or driver, a missing
     permission, or an error."""
 
     source: str

@@ -35,7 +35,8 @@ class ConversationFound(Message):
 
 
 class ReadItems(OwnedRecord):
-    """Read all items, except items that runs of `job` added ("": except none)."""
+    """Read all items of a conversation. Items that runs of the job `job` added are left out ("": no
+    item is left out)."""
 
     job: str = ""
 
@@ -90,7 +91,7 @@ class ItemsAdded(Message):
 
 
 class EndTurn(OwnedRecord):
-    """Add the items of an answer that is complete. The request `run` made it, as a run of the job
+    """Add the items of a complete answer. The request `run` made the answer, as a run of the job
     `job`."""
 
     items: tuple[tuple[str, bytes], ...]

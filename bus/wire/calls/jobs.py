@@ -117,4 +117,4 @@ class RemoveJob(OwnedRecord):
 
 
 class Noted(Message):
-    """The call was carried out; there is nothing to report."""
+    """The reply to a call that returns nothing: the call was carried out."""

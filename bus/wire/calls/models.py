@@ -45,11 +45,11 @@ class RemoveCard(Message):
 
 
 class CardOnNode(Message):
-    """The card of a model on one node: its `text` (None without a card), the time of its writing
-    and its `folder`.
+    """The card of a model on one node: its `text` (None without a card), the time at which it was
+    written, and its `folder`.
 
-    `kept` says why the card cannot be changed on that node (empty: it can). `unknown` says why the
-    node did not answer. `done`: the card was changed just now.
+    `kept`: why the card cannot be changed on that node (empty: it can). `unknown`: why the node did
+    not answer. `done`: the card was changed just now.
     """
 
     node: NodeId

@@ -10,7 +10,7 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.wire import Message
 
 KnownBy = Literal["key", "client_id", "address"]
-"""How a client is known: by its API key, by the id that it sends, or by its address."""
+"""How a client is identified: by its API key, by the id that it sends, or by its address."""
 ClientUseRow = tuple[KnownBy, str, int, int, int, int, int, float, float]
 """A client: kind, name, requests, refused, failed, prompt tokens, completion tokens, and the wall
 clock of the first and the last request."""
@@ -100,8 +100,8 @@ class ReadClients(Message):
 
 
 class ClientsRead(Message):
-    """The clients of one process. `is_loaded`: the usage includes the stored usage of an earlier
-    process with the same number."""
+    """The clients of one process. `is_loaded`: the usage includes that of an earlier process with
+    the same number, which was stored on disk."""
 
     is_loaded: bool
     use: tuple[ClientUseRow, ...] = ()
@@ -109,8 +109,8 @@ class ClientsRead(Message):
 
 
 class NoteRests(Message):
-    """Tell a process which clients of the process `number` are in cooldown or have waiting
-    requests."""
+    """Tell a process which clients are in cooldown, or have waiting requests, at the process
+    `number`."""
 
     number: int = Field(ge=0)
     rows: tuple[RestRow, ...] = ()

@@ -18,8 +18,9 @@ MAX_PINS = 256
 
 
 class Pin(Message):
-    """A pin: a model that stays in memory, and is loaded again wherever memory is free. `by`: the
-    user who pinned it, for display; `at_s`: when, in seconds since 1970."""
+    """A pin: a request to keep a model in memory. If the model is unloaded, it is loaded again
+    wherever memory is free. `by`: the user who pinned it, for display; `at_s`: when, in seconds
+    since 1970."""
 
     model: ModelId
     by: str = Field(default="", max_length=64)

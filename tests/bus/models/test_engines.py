@@ -50,7 +50,7 @@ def test_a_value_is_one_word_whatever_it_has(model: str, value: str) -> None:
     [
         (2, ('"vllm serve {model}', '"vllm serve {modle}'), "{modle} is not known; use {capacity}"),
         (2, ("--port {port}", ""), "must have {port}"),
-        (2, ("vllm serve", "vllm 'serve"), "cannot be told apart"),
+        (2, ("vllm serve", "vllm 'serve"), "cannot be split into words"),
         (4, ("20_000_000_000", "0"), "memory_bytes"),
         (5, ("32_768", "true"), "context_tokens"),
         (6, ("[0, 1]", "[-1]"), "gpus"),

@@ -45,7 +45,7 @@ def test_what_lies_elsewhere_stays(models: Path, tmp_path: Path) -> None:
 def test_a_program_of_an_engines_file_has_no_folder(models: Path, tmp_path: Path) -> None:
     with pytest.raises(FolderKept, match=r"is a program of .*engines\.toml") as kept:
         own_folder(tmp_path / "engines.toml", models)
-    assert kept.value.remedy == "delete the table of this name from that file"
+    assert kept.value.remedy == "delete the model's table from that file"
 
 
 def test_what_the_system_forbids_is_said(models: Path) -> None:
