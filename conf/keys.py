@@ -1,7 +1,7 @@
-"""Dotted keys of settings (`runner.max_rows`): as nested tables, as environment variables, as lines
-of a settings file, and as hints for unknown keys.
+"""Dotted keys of settings, such as `runner.max_rows`.
 
-Pure.
+Pure. This module converts the keys from and to nested tables and environment variables, and finds
+their lines in a settings file. For an unknown key it suggests a similar one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PREFIX = "SHOAL_"
 def similar_key(
     key: str, top_level: Collection[str], tables: Mapping[str, type[BaseModel]]
 ) -> str | None:
-    """Return the setting that is most similar to an unknown dotted key, best in the same table;
-    None if none is similar. `top_level` are the keys outside of `tables`."""
+    """Return the setting that is most similar to an unknown dotted key; None if none is similar.
+    Settings in the same table are preferred. `top_level` are the keys outside of `tables`."""
     table, _, name = key.rpartition(".")
     near = nearest_name(name, tables[table].model_fields if table in tables else top_level)
     if near is not None:
@@ -31,7 +31,7 @@ def similar_key(
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as one table by dotted key."""
+    """Return nested tables as one flat mapping from dotted keys to values."""
     by_key: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):

@@ -43,7 +43,8 @@ it, and systems limit a socket's path."""
 COUNTERS = "gateway-metrics"
 """Subfolder of the runtime folder that has the metrics of the gateway's HTTP processes."""
 OWNER_S = 10.0
-"""A missing file is reported after this time, because its owner may restore it in a few seconds."""
+"""A missing file is reported only after this time, because its owner usually restores it within a
+few seconds."""
 REOPEN_LOGS_S = 5.0
 REPORTED_S = 600.0
 """A file or folder that was removed and restored is reported for this time."""
@@ -132,7 +133,8 @@ class Paths:
 
     @property
     def known_nodes(self) -> Path:
-        """Return the file with the public keys of the nodes that this node admits."""
+        """Return the file with the ids of the nodes that this node admits; their public keys derive
+        from the ids."""
         return self.state / "known-nodes"
 
     @property
@@ -227,7 +229,7 @@ def means_of(paths: Paths, endpoints: Endpoints, services: Sequence[str]) -> tup
     )
     files = (
         Means("the journal", paths.journal / "events.log", "no change survives a stop", "master"),
-        Means("the records file", paths.records, "nothing is kept", "gateway", "its content"),
+        Means("the records file", paths.records, "no records are kept", "gateway", "its content"),
     )
     sockets = [
         Means(f"a socket of {owner}", Path(path), f"{owner} cannot be reached", owner)
@@ -255,7 +257,7 @@ def means_of(paths: Paths, endpoints: Endpoints, services: Sequence[str]) -> tup
 
 class MeansKeeper:
     """Watches a node's files and folders: restores removed folders, and makes supervisord reopen
-    its logs. A removed file is restored by the process that owns it. For use in one thread."""
+    its logs. A removed file is restored by the process that owns it. For use in one thread only."""
 
     def __init__(
         self, paths: Paths, means: Sequence[Means], reopen_logs: Callable[[], None]

@@ -55,7 +55,7 @@ def _is_network(text: str) -> bool:
 
 def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     for network in (network for network in networks if not _is_network(network)):
-        raise ValueError(f"{network!r} is no IP address or network; write it as 10.0.0.0/8")
+        raise ValueError(f"{network!r} is not an IP address or a network such as 10.0.0.0/8")
     return networks
 
 
@@ -77,12 +77,12 @@ LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 
 def _brisk(bytes_per_s: int) -> int:
     if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
-        raise ValueError("must be 0 (no limit) or at least 1000000: a piece has 15 s to arrive")
+        raise ValueError("must be 0 (no limit) or at least 1000000: a piece (1 MiB) has 15 s")
     return bytes_per_s
 
 
 Brisk = Annotated[int, Field(ge=0), AfterValidator(_brisk)]
-"""A rate in bytes per second, at least 1000000; 0: no limit."""
+"""A rate in bytes per second: at least 1000000, or 0 for no limit."""
 
 _PULL_NAME = re.compile(r"([a-z0-9][a-z0-9._:-]*)=([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)")
 
@@ -198,7 +198,7 @@ def _allowances(entries: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class FetchSettings(BaseModel):
-    """The settings of the URLs that this node fetches for clients."""
+    """The settings for fetching the URLs that clients name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -303,7 +303,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "keep_alive": KeepAliveSettings,
     "otlp": OtlpSettings,
 }
-"""The tables of a settings file, each with its model."""
+"""The tables of a settings file, each with the type that checks it."""
 
 
 def hash_key(key: str) -> str:

@@ -63,8 +63,8 @@ API_KEY, API_KEYS = "SHOAL_API_KEY", f"{keys.PREFIX}API_KEYS"
 NOT_SETTINGS = frozenset(
     {"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_CA", "SHOAL_OVERLAY", API_KEY, LAUNCHED_BY}
 )
-"""Variables with our prefix that are not settings: the home, a runner's slot and overlay, the CLI's
-target, certificate authority and key, and the program that started the node."""
+"""Variables with our prefix that are not settings: the home, a runner's slot and overlay, the
+target, certificate authority and API key of the CLI, and the node's launcher."""
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
 FEWEST_VOTERS = 3
 """With fewer voters than this, no majority survives the loss of a node."""
@@ -363,7 +363,7 @@ def _variables() -> dict[str, Any]:
 
 
 def _key_of(variable: str) -> str:
-    """Return the first word of the key that a variable sets; empty for foreign variables."""
+    """Return the setting or table that a variable sets; empty for variables without our prefix."""
     is_ours = variable[: len(keys.PREFIX)].upper() == keys.PREFIX
     return variable[len(keys.PREFIX) :].lower().split("__")[0] if is_ours else ""
 

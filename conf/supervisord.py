@@ -33,8 +33,9 @@ RUNNER_STOP_S = 5
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One service. Services start by rising and stop by falling `priority`. The master stops first
-    and hands over its term; then the gateway has time for the answers in progress."""
+    """One service. Services start in the order of rising `priority` and stop in the opposite order.
+    The master stops first and hands over its term; then the gateway has time for the answers in
+    progress."""
 
     name: str
     priority: int

@@ -1,10 +1,11 @@
-"""Talks to the disk and to child processes: chooses the BLAS library of runners on a Linux CPU.
+"""Talks to the disk and to child processes: chooses the BLAS library that runners on a Linux CPU
+preload.
 
 MLX's CPU backend on Linux multiplies float32 matrices with the first `cblas_sgemm` that the loader
-finds. MLX's own one is about 40 times slower on prompts than OpenBLAS, so runners preload a better
-library. Which library, number of threads and kernels are best differs by machine. The first start
-measures them and stores the results (`measure`); fixed rules then choose (`choice`). macOS does not
-use this room.
+finds. MLX's own `cblas_sgemm` is about 40 times slower on prompts than OpenBLAS, so runners preload
+a better library. Which library, number of threads and kernels are best differs by machine. The
+first start measures them and stores the results (`measure`); fixed rules then choose (`choice`).
+macOS does not use this room.
 """
 
 from conf.blas.choice import Choice, choose, told, told_gains

@@ -1,8 +1,9 @@
-"""Measures the BLAS libraries again, if the last measurement had trouble (`python -m conf.blas`).
+"""Measures the BLAS libraries again, if the last measurement failed in part (`python -m
+conf.blas`).
 
 A node's worker runs this while the node is idle. It runs only when no other program wants a core,
-so that it delays no request. If another node of this user has just measured, this one takes that
-table. Prints the choice.
+so that it delays no request. If another node of this user has just measured, this one uses the
+results of that measurement. Prints the chosen library.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from conf.paths import make_folders
 from conf.settings import load_settings
 
 BELIEVED_S = 25.0
-"""Age up to which a table is used although it has trouble. It is less than the time for which a
-node is idle before its first repetition."""
+"""A table (stored measurements) that has trouble, because its measurement failed in part, is still
+used up to this age. The age is less than the time for which a node is idle before it first measures
+again."""
 
 
 def main() -> int:
     """Measure the libraries, and write the environment variables of runners that start later.
-    Return 1 if other programs disturbed the measurement again."""
+    Return 1 if the measurement failed in part again, and should be repeated later."""
     if sys.platform == "linux":
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -26,13 +26,14 @@ Parity = Literal["exact", "fast"]
 WEIGHTS: Mapping[int, float] = {1: 0.4, 16: 0.2, 32: 0.2, 256: 0.2}
 """Weight of the speed at each number of rows: one answer, two sizes of batches, a prompt."""
 CLEARLY = 1.05
-"""A candidate must be faster than the best so far by this factor."""
+"""A candidate replaces the best one so far only if it is faster by this factor."""
 SPIN = "26"
-"""OpenBLAS's threads wait actively for 2^26 ticks (about 25 ms) before they sleep. The next product
-of a step comes sooner. With 2^20 ticks (under 1 ms) two threads were no faster than one."""
+"""OpenBLAS's threads wait actively for 2^26 ticks (about 25 ms) before they sleep, because the next
+product of a step comes sooner than that. With 2^20 ticks (under 1 ms) two threads were no faster
+than one."""
 BLOCK_MS = "25"
-"""For this many milliseconds MKL's threads wait actively before they sleep, as `SPIN` says for
-OpenBLAS."""
+"""For this many milliseconds MKL's threads wait actively before they sleep. `SPIN` explains why,
+and is the same for OpenBLAS."""
 
 KERNELS: Mapping[str, frozenset[str]] = {
     "Haswell": frozenset({"avx2", "fma"}),
@@ -103,7 +104,8 @@ def told(choice: Choice) -> str:
 
 
 def told_gains(choice: Choice) -> str:
-    """Return a text about the gains of a choice, for the fewest and the most measured rows."""
+    """Return a text with the gains in speed of a choice, for the fewest and for the most measured
+    rows."""
     (few, less), *_, (many, more) = choice.gains
     return f"{less:.1f} x one thread at {few} row{'s' * (few > 1)}, {more:.1f} x at {many}"
 
@@ -157,8 +159,8 @@ def choose(
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A candidate: `least` and `most` bound its weighted speed, relative to the first library on
-    one thread; `middle` is the speed by the medians."""
+    """A candidate. Its weighted speed is relative to the first library on one thread: `least` and
+    `most` bound it, `middle` is computed from the medians."""
 
     choice: Choice
     least: float
@@ -167,7 +169,7 @@ class _Way:
 
 
 def _is_other(choice: Measured | Choice, other: Measured | Choice) -> bool:
-    """Return whether the library or its kernels differ."""
+    """Return whether two choices differ in the library or its kernels."""
     return (choice.library, choice.kernels) != (other.library, other.kernels)
 
 
@@ -237,7 +239,8 @@ def kernel_variables(library: Library, kernels: str, threads: int) -> dict[str, 
 
 
 def variables(choice: Choice, *interposers: str) -> dict[str, str]:
-    """Return a runner's environment variables; the interposers are preloaded before the library."""
+    """Return the environment variables of a runner that preloads the chosen library. `interposers`
+    are the paths of the files to preload before that library (`interposer`)."""
     preload = ":".join((*interposers, choice.library.path))
     return {
         "LD_PRELOAD": preload,

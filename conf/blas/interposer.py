@@ -26,8 +26,9 @@ INSTALL_HINT = "install a C compiler (gcc, clang), then run `shoal down` and `sh
 
 @dataclass(frozen=True, slots=True)
 class Interposer:
-    """A library that runners preload: its source file and the compilers for it. `made_for` is a
-    further input of the hash in its name."""
+    """A small library that runners preload before the BLAS library: its source file, and the
+    compilers for it. The name of the compiled file contains a hash of its inputs; `made_for` is one
+    of them, such as MLX's version."""
 
     name: str
     source: Path

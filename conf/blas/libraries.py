@@ -1,8 +1,9 @@
-"""Talks to the disk: finds libraries with `cblas_sgemm`, and the abilities of the processor.
+"""Talks to the disk: finds libraries with `cblas_sgemm`, and what the processor supports.
 
 OpenBLAS comes from the system and from the package scipy-openblas32 of this environment, MKL from
-the package `mkl` (an extra). `runner.blas` may name another library. The package's functions have a
-prefix; a small library made here forwards to them (`forwarding`).
+the package `mkl` (an extra). `runner.blas` may name another library. The functions of
+scipy-openblas32 have a prefix in their names; a small library made here gives them their usual
+names (`forwarding`).
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def _names_in(library: Path) -> list[str]:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use, by its affinity and the quota of its control
-    group."""
+    """Return how many cores this process may use, by its CPU affinity and the CPU quota of its
+    control group."""
     if not sys.platform.startswith("linux"):
         return os.cpu_count() or 1
     cores = len(os.sched_getaffinity(0))
@@ -112,7 +113,7 @@ def usable_cores() -> int:
 
 
 def processor() -> tuple[str, frozenset[str]]:
-    """Return the processor's model and flags in Linux's words."""
+    """Return the processor's model name and feature flags, as `/proc/cpuinfo` lists them."""
     seen: dict[str, str] = {}
     for line in _read(Path("/proc/cpuinfo")).splitlines():
         name, _, value = line.partition(":")

@@ -1,10 +1,12 @@
-"""Talks to child processes and the disk: measures the libraries, and stores the table.
+"""Talks to child processes and the disk: measures the BLAS libraries, and stores the results in a
+table.
 
-A table is valid for this processor, its cores and the libraries' files; all homes of the user
-share it. Each start chooses from it by the settings. Products that other programs disturbed do not
-count (`probe`). If too few are left, the table has `trouble` and lacks those figures. A node then
-measures again while it is idle (`__main__`), and so does a start ten minutes later. If nothing
-could be measured, runners get the first library with its own kernels on one thread.
+A table is valid for this processor, its cores and the libraries' files; all homes of the user share
+it. Each start chooses from the table, as its settings say. Measured products that other programs
+disturbed do not count (`probe`). If too few are left, the table has `trouble` and lacks those
+figures. A node then measures again while it is idle (`__main__`), and so does a start ten minutes
+later. If nothing could be measured, runners get the first library with its own kernels on one
+thread.
 
 A choice from a table without trouble is in force: a later measurement must be clearly better to
 replace it.
@@ -73,18 +75,18 @@ PROBE_S = 0.5
 MANY_SHARE = 0.6
 """The share of the time that is left for measuring several threads; the rest is for one thread."""
 STOLEN = 0.05
-"""If a hypervisor took a larger share of the cores, a measurement has trouble. The times of single
-products do not show it."""
+"""If a hypervisor took a larger share of the cores during a measurement, the table has trouble. The
+times of single products do not show such a loss."""
 BELIEVED_S = 600.0
 """A start measures again if the table has `trouble` and is older than this."""
-WRONG_HINT = "`runner.parity = exact` does not use the interposer"
+WRONG_HINT = "set `runner.parity = exact`, which does not need that file"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The choice for runners (None if nothing is preloaded), and their variables. `trouble` says
-    why the settings could not be followed, `remedy` what to do. `repeats`: the node measures again
-    while it is idle."""
+    """The libraries that runners preload: the `choice` (None: nothing), and the environment
+    `variables` for it. `trouble` says why the settings could not be followed or what the table
+    lacks; `remedy` says what to do. `repeats`: the node measures again while it is idle."""
 
     choice: Choice | None = None
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -151,12 +153,12 @@ def _outcome(
         try:
             path = interposer(ONE_ROW, choice)
             if path is None:
-                raise NoInterposer("the interposer is not compiled", "`shoal up` compiles it")
+                raise NoInterposer("the file to preload is not compiled", "`shoal up` compiles it")
             before.append(str(path))
         except NoInterposer as problem:
             plain = _chosen(settings, libraries, table, can_interpose=False)
             plain = replace(plain, fused_exp=exp is not None)
-            trouble = f"one row uses cblas_sgemm: {problem.args[0]}"
+            trouble = f"a single row uses the slower cblas_sgemm: {problem.args[0]}"
             outcome = Outcome(plain, variables(plain, *before), trouble, problem.args[1], table)
             return replace(outcome, repeats=bool(table.trouble))
     choice = replace(choice, fused_exp=exp is not None)
@@ -269,7 +271,7 @@ def _run_probe(
 
 
 def _add(into: dict[str, Any], report: Mapping[str, Any]) -> None:
-    """Add the figures of a further round."""
+    """Add the figures of a further round to those of the earlier rounds."""
     for count, row in report.items():
         sums = into.setdefault(count, {"steady": True, "even": True, "seconds": {}})
         for name in ("steady", "even"):
@@ -279,8 +281,8 @@ def _add(into: dict[str, Any], report: Mapping[str, Any]) -> None:
 
 
 def _rows(library: Library, kernels: str, threads: Mapping[str, Any]) -> list[Measured]:
-    """Return the figures of one probe. A number of threads with too few undisturbed products is
-    left out."""
+    """Return the figures of one library with one set of kernels, from the reports of its probes. A
+    number of threads with too few undisturbed products is left out."""
     measured: list[Measured] = []
     for count, row in threads.items():
         spans = {int(rows): span_of(samples) for rows, samples in row["seconds"].items()}
@@ -292,7 +294,8 @@ def _rows(library: Library, kernels: str, threads: Mapping[str, Any]) -> list[Me
 
 
 class StolenTime:
-    """The time that a hypervisor gave to other machines, from `/proc/stat`, since this was made."""
+    """The time that a hypervisor gave to other machines since this object was made, from
+    `/proc/stat`."""
 
     def __init__(self, cores: int) -> None:
         self._cores, self._began_at, self._before_s = cores, time.monotonic(), self._read_s()
@@ -325,14 +328,14 @@ def _chosen(
 
 
 def _key(settings: Settings) -> str:
-    """Return the settings that a choice follows."""
+    """Return the settings on which a choice depends, as the key under which it is stored."""
     runner = settings.runner
     return f"{runner.blas} {runner.parity} {runner.blas_threads}"
 
 
 def _prepared(folder: Path, wanted: Interposer, choice: Choice) -> Path:
-    """Return an interposer; compile and check it if it does not exist. Other nodes that start now
-    wait for it. Raises NoInterposer."""
+    """Return the path of a compiled file to preload. If it does not exist, compile it and check the
+    products that it computes. Other nodes that start now wait for it. Raises NoInterposer."""
     with alone(folder / wanted.file_name):
         ready = interposer_in(folder, wanted)
         if ready is None:
@@ -340,7 +343,9 @@ def _prepared(folder: Path, wanted: Interposer, choice: Choice) -> Path:
             environment = variables(choice, str(ready))
             if _run_probe("", environment, (), (0.0, ""), time.monotonic() + DEADLINE_S) is None:
                 ready.unlink()
-                raise NoInterposer("matrix products through the interposer are wrong", WRONG_HINT)
+                raise NoInterposer(
+                    "the compiled file to preload computes wrong products", WRONG_HINT
+                )
     note_use(ready)
     return ready
 

@@ -1,4 +1,5 @@
-"""Talks to the disk: gives the choice to runners. Each runner reads its variables when it starts.
+"""Talks to the disk: makes runners preload the chosen BLAS library. Each runner reads its variables
+when it starts.
 
 `shoal up` writes them, and so does a node that measures again while it is idle.
 """
@@ -13,8 +14,9 @@ from conf.settings import Settings
 
 
 def publish_blas(settings: Settings, outcome: Outcome) -> Mapping[str, str]:
-    """Write the file of runners' variables; return the variables for supervisord's file. They are
-    used if that file is lost. Without a library there is no file."""
+    """Write the file with the environment variables of runners. Return the variables for
+    supervisord's configuration, which runners use if that file is lost. If no library is chosen,
+    there is no file and no variable."""
     file = settings.paths.state / OVERLAY_FILE
     if outcome.choice is None:
         file.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from math import sqrt
 from statistics import median
 
 LEAST_SAMPLES = 5
-"""Fewer undisturbed samples give no range."""
+"""With fewer undisturbed samples there is no range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class TimeRange:
 def span_of(rounds: Sequence[Sequence[float]]) -> TimeRange | None:
     """Return the range of the median; None if there are too few samples.
 
-    `rounds` are samples that were taken at different times. The range is that of all samples by
-    ranks, which assumes no distribution, because delays are not normal; with fewer than 9 samples
-    it reaches over all of them. It is extended to the median of each round.
+    `rounds` are samples that were taken at different times. The range comes from the ranks of all
+    samples together. It assumes no distribution, because delays are not normally distributed. With
+    fewer than 9 samples it contains all of them. It is extended to the median of each round.
     """
     ordered = sorted(sample for samples in rounds for sample in samples)
     count = len(ordered)

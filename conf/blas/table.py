@@ -1,7 +1,7 @@
-"""Talks to the disk: the table of measurements, and the choices in force.
+"""Talks to the disk: the table of BLAS measurements, and the choices in force.
 
 The table is one file for a machine and its libraries. The choices in force are in another file,
-which stays when a library is updated. All homes of the user share both.
+which stays when a library is updated. All homes of the user share both files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Table:
 
 
 def told_measurement(table: Table) -> str:
-    """Return a text about when a table was measured, and whether other programs were active."""
+    """Return a text that says when a table was measured, and how much other programs disturbed
+    that."""
     at = time.strftime("%Y-%m-%d %H:%M", time.localtime(table.measured_at_s))
     how = "disturbed" if table.trouble else "undisturbed"
     return f"measured {at}, {how} (threads waited {table.waited:.0%} of the time for a core)"
@@ -51,7 +52,8 @@ def better_table(old: Table | None, new: Table) -> Table:
 
 @contextmanager
 def alone(file: Path) -> Generator[None]:
-    """Hold a file's lock, so that other starting nodes do not make the same file."""
+    """Hold the lock of a file within the context, so that other starting nodes do not make the same
+    file."""
     with open(file.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -66,7 +68,8 @@ def remembered(file: Path) -> Table | None:
 
 
 def remember(file: Path, table: Table) -> None:
-    """Store a table. A full disk is no reason not to start."""
+    """Store a table. An error of the disk, such as a full one, is ignored, so that the node
+    starts."""
     _write(file, _tables().dump_json(table))
 
 

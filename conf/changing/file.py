@@ -102,8 +102,8 @@ def check(paths: Paths, text: str) -> None:
 
 
 def differing(paths: Paths, now: Settings) -> Mapping[str, Any]:
-    """Return the settings whose value has changed since the node started, each with the value that
-    it had then, by dotted key. Empty if no node is up, or if its first settings cannot be read."""
+    """Return the settings that were changed since the node started, by dotted key, each with its
+    value at the start. Empty if no node is up, or if its first settings cannot be read."""
     if not paths.up_file.exists():
         return {}
     try:

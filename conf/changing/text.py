@@ -136,8 +136,9 @@ def _removed(text: str, key: str) -> str:
 
 
 def _uncommented(text: str, key: str) -> str:
-    """Return the text with the commented-out line of a setting replaced by `NAME = 0`. Unchanged if
-    there is no such line in its table, or if the setting is set."""
+    """Return the text with the commented-out line of a setting replaced by `NAME = 0`; the caller
+    then sets the value. The text is unchanged if the setting's table has no such line, or if the
+    setting is already set."""
     if key in flat(tomllib.loads(text)):
         return text
     table, _, name = key.rpartition(".")

@@ -56,8 +56,8 @@ HERE_ALONE: Mapping[str, str] = {
         "this setting controls which models are downloaded without a request",
     ),
 }
-"""Settings that cannot be changed over the HTTP API, each with the reason: an API key must not
-grant more rights than the use of the API."""
+"""Settings that cannot be changed over the HTTP API, each with the reason. With them, a client that
+may only use the API could give itself more rights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class SettingsTold:
         change(self.running.paths, put, drop)
 
     def why_not_over_http(self, key: str) -> str:
-        """Return why the HTTP API does not change a setting; "" if it does."""
+        """Return why the HTTP API refuses to change a setting; "" if it may change it."""
         return HERE_ALONE.get(key, "")
 
 
@@ -116,7 +116,8 @@ def _kind(key: str, default: Any) -> dict[str, Any]:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """Return the words that a setting accepts, if its type lists them; empty for other settings."""
+    """Return the words that a setting accepts, if its type is a list of words; empty for other
+    settings."""
     origin = typing.get_origin(annotation)
     if origin is Literal:
         return [str(word) for word in typing.get_args(annotation)]

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 __all__ = ["OWN_FILES", "REMOVED", "OtlpSettings"]
 
 REMOVED = {
-    "log": "shoal no longer sends log lines; delete it, and let a log shipper read the log files "
-    "(docs/operations/diagnostics.md)",
+    "log": "shoal no longer sends log lines; delete this table, and let a log shipper read the "
+    "log files (docs/operations/diagnostics.md)",
 }
 """Tables that the settings had in earlier versions, each with the reason of its removal and the
 remedy."""
@@ -26,7 +26,7 @@ OWN_FILES = {
     "providers": "tasks.toml",
     "tasks": "tasks.toml",
 }
-"""Tables that have a file of their own."""
+"""Tables that belong in a file of their own, by name."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
@@ -50,7 +50,8 @@ class OtlpSettings(BaseModel):
     @classmethod
     def _is_address(cls, endpoint: str) -> str:
         wrong = (
-            "use http://HOST:PORT or https://HOST:PORT, with or without a path; keys: otlp.headers"
+            "use http://HOST:PORT or https://HOST:PORT, with or without a path; write keys into "
+            "otlp.headers"
         )
         if endpoint and not _is_collector(endpoint):
             raise ValueError(wrong)

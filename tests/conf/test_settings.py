@@ -319,7 +319,7 @@ def test_a_file_that_still_names_the_log_shipper_is_told_what_to_do_instead(
         load_settings(home=home)
     text = str(refused.value)
     assert "shoal.toml, line 2: log was removed: " in text
-    assert "delete it" in text and "docs/operations/diagnostics.md" in text
+    assert "delete this table" in text and "docs/operations/diagnostics.md" in text
 
 
 def test_a_removed_setting_is_refused_in_the_environment_and_when_it_is_set(
