@@ -204,8 +204,9 @@ class EngineFacts:
     `kv_bytes_per_token` covers the layers whose KV grows; `kv_bytes_fixed` is the constant part per
     row (rotating windows, recurrent state). `batches_ragged` False: rows of different length cannot
     share a batch, so one row runs at a time. `trims` False: prefixes can be kept and reused only at
-    full length. `verifies`: drafts can be verified. `draft_costs`: pairs of the columns of a step
-    that verifies a draft of one row, ascending, and its cost in plain steps, measured at load.
+    full length, and tokens before a wrong guess are computed again. `verifies`: drafts can be
+    verified. `draft_costs`: pairs of the columns of a step that verifies a draft of one row,
+    ascending, and its cost in plain steps, measured at load.
     `shared_draft_costs`: the same by number of rows, from 2 on, in plain steps of as many rows;
     empty: drafts of several rows cannot be verified together, or were not measured. Rows may use
     one of `adapters`; `refused_adapters` says why others cannot be applied. Prefixes of at least

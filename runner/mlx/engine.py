@@ -357,11 +357,14 @@ class MlxEngine:
 
     def _keep(self, entry: EntryId, row: EngineRow, length: int) -> None:
         excess = length - row.computed_tokens
-        cannot = excess > 0 or (excess < 0 and not self.facts.trims)
+        cannot = excess > 0 or (excess < 0 and not (self.facts.trims or self.facts.verifies))
         if cannot or length <= 0:
             return  # A hit on an entry that is not there is computed instead.
         self._comm.flush()
-        caches = copy_of(self._forward.caches_of(row), length)
+        try:
+            caches = copy_of(self._forward.caches_of(row, length), length)
+        except ValueError:
+            return
         self._comm.submit(evaluated(caches))
         self._prefixes.keep(entry, caches, length)
 

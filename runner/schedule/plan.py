@@ -104,9 +104,9 @@ def _retire(table: RowTable, open_plan: OpenPlan) -> None:
         table.drop_held(row)
         if row.prepared.may_be_kept and not row.kept_output and row.finish in ("stop", "length"):
             row.kept_output = True
-            if keep_prefix(
-                table, open_plan, row, row.length - 1 if table.facts.trims else row.computed
-            ):
+            # A text may end inside a draft, of which more is computed.
+            whole = min(row.computed, row.length)
+            if keep_prefix(table, open_plan, row, row.length - 1 if table.facts.trims else whole):
                 continue
         open_plan.release.append(table.release(row))
 

@@ -235,17 +235,22 @@ def _turns(table: RowTable, row: Row) -> DraftTurns:
         if rules.copies:
             drafter = NgramDrafter.after(prepared.tokens, before, prepared.prediction_tokens)
         if rules.asks_remote:
-            drafter = RemoteDrafter(drafter, table.draft_costs)
+            drafter = RemoteDrafter(drafter, table.draft_costs, table.again_costs)
         model = None
         if rules.asks_model:
             facts = table.facts
             # An MTP head reads the prompt with its model.
             behind = 0 if facts.draft_depth else len(prepared.tokens) + len(before)
             most = facts.draft_depth or LONGEST_DRAFT
-            model = ModelTurns(table.draft_costs, facts.draft_token_cost, behind, most)
+            costs = table.draft_costs, facts.draft_token_cost
+            model = ModelTurns(*costs, behind, most, table.again_costs)
         has_grammar = prepared.grammar is not None
         row.drafts = DraftTurns(
-            drafter, table.draft_costs, follows_grammar=has_grammar, model=model
+            drafter,
+            table.draft_costs,
+            again=table.again_costs,
+            follows_grammar=has_grammar,
+            model=model,
         )
         for token in row.made[-1:]:
             row.drafts.take(token, room_of(table, row) + 1, is_verified=False)

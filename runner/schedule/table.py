@@ -29,7 +29,7 @@ from runner.engine import (
 from runner.group.lockstep import digested
 from runner.schedule.budget import PrefillAccount, Timekeeper
 from runner.schedule.costs import CostModel, GroupSize
-from runner.schedule.drafting import Draft, DraftRules, SharedCosts, costs_of, draft_rules
+from runner.schedule.drafting import Draft, DraftRules, SharedCosts, again_of, costs_of, draft_rules
 from runner.schedule.prefixes import BLOCK_TOKENS, DiskIndex, PrefixIndex
 from runner.schedule.pressure import Pressure
 from runner.schedule.rows import Row, RowEvent, RowKey
@@ -157,6 +157,8 @@ class RowTable:
     kv_bytes: int = field(init=False)
     draft_costs: Sequence[float] = field(init=False)
     """The cost of a step that verifies a draft, for each length, in plain steps; fixed at load."""
+    again_costs: Sequence[float] = field(init=False)
+    """The cost of computing 1, 2, ... tokens again after a wrong guess; empty if KV can be cut."""
     shared_costs: SharedCosts = field(init=False)
     draft_rules: Mapping[Speculate, DraftRules] = field(init=False)
     disk: DiskIndex | None = field(init=False)
@@ -168,6 +170,7 @@ class RowTable:
             spare_bytes - spare_bytes // 10 if settings.kv_bytes is None else settings.kv_bytes
         )
         self.draft_costs = costs_of(facts.draft_costs)
+        self.again_costs = () if facts.trims else again_of(facts.draft_costs)
         self.shared_costs = SharedCosts([(1, facts.draft_costs), *facts.shared_draft_costs])
         self.draft_rules = draft_rules(facts, is_exact=settings.parity_is_exact)
         self.account = PrefillAccount(settings.prefill_share)
@@ -189,15 +192,17 @@ class RowTable:
         return self.settings.max_rows if self.facts.batches_ragged else 1
 
     def cost_bytes(self, lengths: Iterable[int]) -> int:
-        """Return the KV bytes of rows reserved to these lengths, in one padded batch."""
+        """Return the KV bytes of rows reserved to these lengths, in one padded batch. If KV cannot
+        be cut, the state of one row is saved before a step with a draft."""
         count = longest = 0
         for length in lengths:
             count += 1
             longest = max(longest, length)
-        drafts = longest * self.facts.draft_kv_bytes_per_token  # for one row at a time
-        return drafts + count * (
-            longest * self.facts.kv_bytes_per_token + self.facts.kv_bytes_fixed
-        )
+        facts = self.facts
+        drafts = longest * facts.draft_kv_bytes_per_token  # for one row at a time
+        if count and facts.verifies and not facts.trims:
+            drafts += facts.kv_bytes_fixed
+        return drafts + count * (longest * facts.kv_bytes_per_token + facts.kv_bytes_fixed)
 
     def live_bytes(self) -> int:
         """Return the KV bytes reserved for all live rows."""

@@ -16,7 +16,8 @@ from typing import Any, cast
 import mlx.core as mx
 
 from bus.wire.kv import KvKind
-from runner.mlx.model.capabilities import Shape, measure, new_caches
+from runner.mlx.kv import Shape, new_caches
+from runner.mlx.model.capabilities import measure
 
 
 @dataclass(frozen=True, slots=True)

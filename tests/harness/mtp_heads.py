@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,9 @@ def head_of(model: Path) -> dict[str, mx.array]:
     config = json.loads((model / "config.json").read_text())
     width, last = config["hidden_size"], config["num_hidden_layers"] - 1
     weights: Any = mx.load(str(model / "model.safetensors"))
-    prefix = f"model.layers.{last}."
-    layer = {
-        f"mtp.layers.0.{name.removeprefix(prefix)}": array
-        for name, array in weights.items()
-        if name.startswith(prefix)
-    }
+    within = re.compile(rf"(?:^|\.)layers\.{last}\.(.+)")
+    found = ((within.search(name), array) for name, array in weights.items())
+    layer = {f"mtp.layers.0.{match[1]}": array for match, array in found if match is not None}
     ones = mx.ones((width,))
     return {
         **layer,

@@ -23,14 +23,8 @@ from runner.engine import RowFailure, RowId
 from runner.mlx.adapters import AdapterBank
 from runner.mlx.forward.microbatch import Microbatch, microbatch_for, record
 from runner.mlx.forward.prefill import Prefill
-from runner.mlx.model.capabilities import (
-    Capabilities,
-    Shape,
-    new_caches,
-    refuse_mutual,
-    trace_agrees,
-    try_out,
-)
+from runner.mlx.kv import Shape, new_caches
+from runner.mlx.model.capabilities import Capabilities, refuse_mutual, trace_agrees, try_out
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.model.device import compiles_shapes
 from runner.mlx.model.draft_trial import DraftTrial, try_drafts
@@ -115,10 +109,15 @@ class Forward:
             if self._compiled is not None:
                 self.trace()
 
-    def caches_of(self, row: EngineRow) -> list[Any]:
-        """Return the row's caches. If the row is in a microbatch, they are copies that are not
-        evaluated yet."""
-        return self._microbatches[row.microbatch].caches_of(row.name) if row.batched else row.caches
+    def caches_of(self, row: EngineRow, length: int) -> list[Any]:
+        """Return the row's caches, of at least `length` tokens. If the row is in a microbatch, they
+        are copies that are not evaluated yet. Raises ValueError if they hold more and cannot be
+        cut."""
+        if row.batched:
+            return self._microbatches[row.microbatch].caches_of(row, length)
+        if length < row.computed_tokens and not self._shape.trims:
+            raise ValueError(f"{row.computed_tokens} tokens cannot be cut to {length}")
+        return row.caches
 
     @property
     def nbytes(self) -> int:
@@ -152,7 +151,8 @@ class Forward:
         pending: PendingStep,
     ) -> bool:
         """Start a step that gives each row a token and verifies the drafts of some, `wanted` ones
-        by the proposer. Unless it returns False, the rows' new tokens must be given to `accept`
+        by the proposer. Drafts of several rows are ignored if the model's KV cannot be cut. Unless
+        it returns False, the rows' new tokens must be given to `accept`
         before the next step."""
         if not self._capabilities.verifies:
             why = "this engine cannot verify drafts"
@@ -163,7 +163,7 @@ class Forward:
             self._microbatches[0].write_back()
             pending.proposed = self.proposer.proposals(ready, wanted)
             drafts = {**drafts, **dict(pending.proposed)}
-        if any(drafts.values()):
+        if any(drafts.values()) and (len(ready) == 1 or self._shape.trims):
             return bool(ready) and self._microbatches[0].verify(ready, drafts, pending)
         self.decode(ready, pending)
         return False

@@ -19,8 +19,8 @@ import numpy as np
 from bus.wire.ids import TokenId
 from runner.engine import RowFailure, RowId
 from runner.mlx.adapters import AdapterBank
-from runner.mlx.kv import DecodeBatch, evaluated
-from runner.mlx.model.capabilities import Capabilities, Shape
+from runner.mlx.kv import DecodeBatch, Shape, evaluated, open_draft_step
+from runner.mlx.model.capabilities import Capabilities
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.mtp import HiddenStates
 from runner.mlx.ranks.comm import Comm
@@ -35,6 +35,8 @@ from runner.mlx.sampling import (
 )
 from runner.text import DeadEnd
 
+WIDEST = 33
+"""The most columns of a step of one row."""
 FULL_ROWS = 4
 """When every open microbatch has this many rows, a new row opens the next one; smaller microbatches
 gain nothing."""
@@ -86,9 +88,12 @@ class Microbatch:
     def __len__(self) -> int:
         return len(self._in_batch)
 
-    def caches_of(self, name: RowId) -> list[Any]:
-        """Return copies of a row's caches, one per layer, unevaluated."""
-        return self.batch.take(name)[0]
+    def caches_of(self, row: EngineRow, length: int) -> list[Any]:
+        """Return copies of a row's caches, one per layer, unevaluated. They hold `length` tokens,
+        or more if they can be cut. Raises ValueError if that is not possible."""
+        if not self.batch.replay.trims:
+            self._settle(row.computed_tokens - length)
+        return self.batch.take(row.name)[0]
 
     def step(
         self, rows: Sequence[EngineRow], pending: PendingStep, compiled: CompiledDecode | None
@@ -102,12 +107,12 @@ class Microbatch:
             # A trace knows no adapters: it is of the model alone.
             out = compiled.logits(self.batch) if compiled is not None and not adapted else None
             if out is None:
-                inputs = self.batch.tokens[:, None]
+                inputs = self.batch.replay.before(self.batch.tokens)
                 out = self._model(inputs, cache=self.batch.caches())[:, -1]
         if self._last_tokens is not None:
             self._comm.await_tokens(self._last_tokens)
         in_batch = list(self._in_batch.items())
-        hidden = self._hidden.of_step(in_batch)
+        hidden = self._hidden.of_step(in_batch, self.batch.replay.lag)
         drawn = self._source.draw_again(slots, out, pending)
         self._comm.submit_or_hold([*drawn.arrays(), *hidden])
         self._last_tokens = drawn.tokens
@@ -123,8 +128,9 @@ class Microbatch:
         """Start a step of exactly these rows that also computes their drafted tokens, in one
         forward. Rows with shorter drafts, or none, are padded to the same number of columns. The
         batch's cells of these columns are valid only after `accept`, which must precede the next
-        step. Tokens that a row's grammar forbids are cut off first. Return False if every row has
-        failed; then there is no step to accept."""
+        step. First a draft is cut where the row's grammar forbids a token, and where the step would
+        be wider than `WIDEST`. Return False if every row has failed; then there is no step to
+        accept."""
         drafted: dict[EngineRow, Sequence[TokenId]] = {}
         for row in rows:
             try:
@@ -138,20 +144,18 @@ class Microbatch:
         if slots is not None:
             self._source.write_back()
             self._reslot(slots)
-        longest = max(map(len, drafted.values()))
-        self.batch.open_step(1 + longest)
+        longest = min(max(map(len, drafted.values())), WIDEST - 1 - self.batch.replay.lag)
         guesses = np.zeros((len(self.batch), longest), np.int32)
         row_drafts: list[RowDraft] = []
         for slot, row in self._in_batch.items():
-            tokens = drafted[row]
+            tokens = drafted[row][:longest]
             guesses[slot, : len(tokens)] = tokens
             row_drafts.append(RowDraft(slot, row, tokens))
-        guessed = mx.array(guesses)  # pyright: ignore[reportArgumentType]
-        inputs = mx.concatenate([self.batch.tokens[:, None], guessed], axis=1)
+        inputs = open_draft_step(self.batch, mx.array(guesses))  # pyright: ignore[reportArgumentType]
         adapters = [row.spec.adapter if row else "" for row in self._slots()]
         with self._adapters.applied(adapters):
-            logits = self._model(inputs, cache=self.batch.caches())
-        self._hidden.of_drafts(self._in_batch.items())
+            logits = self._model(inputs, cache=self.batch.caches())[:, self.batch.replay.lag :]
+        self._hidden.of_drafts(self._in_batch.items(), self.batch.replay.lag)
         drawn_rows = self._source.draw_drafted(row_drafts, logits, pending)
         for drawn in {id(rows.drawn): rows.drawn for rows in drawn_rows}.values():
             self._comm.submit(drawn.arrays())
@@ -173,6 +177,19 @@ class Microbatch:
         if counts:
             self._last_tokens = mx.array(last, mx.int32)
             self.batch.close_draft(self._last_tokens, counts)
+
+    def _settle(self, back: int = 0) -> None:
+        """Compute the tokens that the batch lacks because of a draft that was not accepted as a
+        whole, except the last `back` ones. Raises ValueError if the batch has computed more."""
+        inputs = self.batch.replay.until(back)
+        if inputs is None:
+            return
+        self.batch.open_step()
+        adapters = [row.spec.adapter if row else "" for row in self._slots()]
+        with self._adapters.applied(adapters):
+            self._model(inputs, cache=self.batch.caches())
+        self._hidden.discard()
+        self.batch.replay.advance(inputs.shape[1])
 
     def write_back(self) -> None:
         """Write the rows' sampling state back to them."""
@@ -196,6 +213,7 @@ class Microbatch:
         if parked or joining:
             self._source.write_back()
             self._comm.settle()
+            self._settle()
         for row in parked:
             row.caches, row.token = self.batch.take(row.name)
             self._comm.wait_for([*evaluated(row.caches), row.token])

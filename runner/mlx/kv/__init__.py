@@ -6,9 +6,10 @@ engine's thread. In this package one "cache" is one layer of KV: keys and values
 heads, tokens, width).
 """
 
-from runner.mlx.kv.batch import DecodeBatch
+from runner.mlx.kv.batch import DecodeBatch, open_draft_step
 from runner.mlx.kv.codec import FULL_WIDTH, Codec, FullWidth, Parts, codec_for
 from runner.mlx.kv.kv_slab import SlabShape
+from runner.mlx.kv.layout import Shape, new_caches
 from runner.mlx.kv.padded_batch import GroupKV, GroupShape
 from runner.mlx.kv.prefixes import PrefixStore, copy_of, evaluated
 from runner.mlx.kv.row_kv import RowKV
@@ -26,10 +27,13 @@ __all__ = [
     "PrefixStore",
     "RowKV",
     "RunFiles",
+    "Shape",
     "SinkWindow",
     "SlabShape",
     "WindowKV",
     "codec_for",
     "copy_of",
     "evaluated",
+    "new_caches",
+    "open_draft_step",
 ]

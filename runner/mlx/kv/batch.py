@@ -6,6 +6,11 @@ The batch lives over many steps. Its layers are slabs if the model's KV is ordin
 own batch caches (rotating windows, recurrent states). With slabs alone, a leaving row leaves a
 hole; otherwise the batch is compacted at once. Slots are positions in a step's arrays; `rows[slot]`
 is the row in a slot, or None for a hole.
+
+Slabs can take back a draft: they do not move on. Other layers cannot, so drafts are for one row
+there. Their states are saved before its step. If the model does not accept the whole draft, the
+states are restored and no layer moves on. The accepted tokens are then computed again, at the front
+of the next forward.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import mlx.core as mx
 from runner.engine import RowId
 from runner.mlx.kv.codec import Codec, Parts
 from runner.mlx.kv.kv_slab import SLACK_TOKENS, SlabKV, SlabShape
+from runner.mlx.kv.merged import MergedKV, Replay
 from runner.mlx.kv.row_kv import RowKV
 
 SNUG_ROWS = 8
@@ -29,43 +35,6 @@ ROOM_STEP = 64
 def slots_for(rows: int) -> int:
     """Return how many slots new slabs for this many rows get."""
     return rows if rows <= SNUG_ROWS else rows + rows % 2
-
-
-class MergedKV:
-    """One layer of the batch whose KV is in one of mlx-lm's batch caches.
-
-    A batch of one row keeps the row's own cache, which is faster and exact.
-    """
-
-    def __init__(self) -> None:
-        self.cache: Any = None
-        self._alone = False
-
-    def put(self, own: Any) -> None:
-        """Append one row's cache of this layer as the last slot."""
-        if self.cache is None:
-            self.cache, self._alone = own, True
-            return
-        if self._alone:
-            self.cache, self._alone = type(own).merge([self.cache, own]), False
-            return
-        self.cache.extend(type(own).merge([own]))
-
-    def take(self, slot: int) -> Any:
-        """Return the cache of one slot: a copy, unless the batch has only one row."""
-        return self.cache if self._alone else self.cache.extract(slot)
-
-    def keep(self, slots: Sequence[int]) -> None:
-        """Drop all slots except `slots`, which are in ascending order."""
-        if not self._alone:
-            self.cache.filter(mx.array(list(slots)))
-
-    def clear(self) -> None:
-        self.cache = None
-
-    @property
-    def nbytes(self) -> int:
-        return 0 if self.cache is None else self.cache.nbytes
 
 
 class DecodeBatch:
@@ -88,6 +57,8 @@ class DecodeBatch:
         self.rows: list[RowId | None] = []
         self.tokens: mx.array = mx.zeros((0,), mx.int32)
         self._keeps_holes = holes and None not in codecs
+        merged = [layer for layer in self.layers if isinstance(layer, MergedKV)]
+        self.replay = Replay(merged, self.shape)
         self._wasted = 0
         self._eases = False
 
@@ -110,7 +81,7 @@ class DecodeBatch:
     @property
     def nbytes(self) -> int:
         """Return the bytes of all layers, spare room included."""
-        return sum(layer.nbytes for layer in self.layers)
+        return self.replay.nbytes + sum(layer.nbytes for layer in self.layers)
 
     def join(self, row: RowId, caches: Sequence[Any], length: int, token: mx.array) -> int:
         """Add a prefilled row whose next input is `token` (shape (1,)); return its slot.
@@ -183,8 +154,10 @@ class DecodeBatch:
         self._eases = True
 
     def open_step(self, columns: int = 1) -> None:
-        """Make sure that every row has this many free columns, and compute the offsets and masks of
-        this step."""
+        """Make sure that every row has this many free columns beyond its lag, and compute the
+        offsets and masks of this step."""
+        self.replay.forget()
+        columns += self.replay.lag
         count = len(self.rows)
         gives = self.shape.slots > slots_for(count) and (self._eases or count <= SNUG_ROWS)
         if self.shape.stop + columns > self.shape.room or gives:
@@ -212,14 +185,18 @@ class DecodeBatch:
     def close_step(self, sampled: mx.array, columns: int = 1) -> None:
         """Record that the forward has written this many valid columns. `sampled`, (slots,) int32,
         are the next input tokens."""
-        self.shape.close_step(columns)
+        self.shape.close_step(self.replay.lag + columns)
+        self.replay.clear()
         self.tokens = sampled
 
     def close_draft(self, last: mx.array, counts: Sequence[int]) -> None:
         """Record that the row in slot i keeps the first `counts[i]` columns that the forward has
-        written. `last`, (slots,) int32, are the next input tokens."""
-        self.shape.close_draft(counts)
+        written beyond its lag. `last`, (slots,) int32, are the next input tokens."""
         self.tokens = last
+        if self.replay.trims:
+            self.shape.close_draft(counts)
+        else:
+            self.shape.close_step(self.replay.close(counts[0]))
 
     def _close_up(self) -> list[int]:
         occupied = [slot for slot, row in enumerate(self.rows) if row is not None]
@@ -264,8 +241,18 @@ class DecodeBatch:
         self.rows = []
         self.tokens = mx.zeros((0,), mx.int32)
         self._wasted = 0
+        self.replay.clear()
         for layer in self.layers:
             layer.clear()
         self.shape.begins = []
         self.shape.gaps = {}
         self.shape.stop = self.shape.room = self.shape.slots = 0
+
+
+def open_draft_step(batch: DecodeBatch, guessed: mx.array) -> mx.array:
+    """Prepare a step that also computes `guessed` tokens, (slots, guesses). Return all tokens to
+    compute, (slots, lag + 1 + guesses)."""
+    inputs = mx.concatenate([batch.replay.before(batch.tokens), guessed], axis=1)
+    batch.open_step(1 + guessed.shape[1])
+    batch.replay.save(inputs)
+    return inputs

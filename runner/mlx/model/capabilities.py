@@ -17,7 +17,6 @@ from itertools import pairwise
 from typing import Any
 
 import mlx.core as mx
-from mlx import nn
 
 from bus.wire.kv import SINKS, KvKind, window_of
 from runner.engine import RowId
@@ -30,10 +29,12 @@ from runner.mlx.kv import (
     GroupKV,
     GroupShape,
     RowKV,
+    Shape,
     SinkWindow,
-    WindowKV,
     codec_for,
     evaluated,
+    new_caches,
+    open_draft_step,
 )
 from runner.mlx.model.compiled_decode import CompiledDecode
 from runner.mlx.model.last_token_head import LastTokenHead
@@ -45,58 +46,6 @@ CODED_TOLERANCE = 0.15
 NO_ROWS_APART = (
     "rows of this model family influence each other, so adapters cannot be chosen per row"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The KV layout of a model. `codecs[i]` stores the ordinary (growing) KV of layer i; None: the
-    layer keeps something else. The layers in `windowed` keep only a `window` of the tokens."""
-
-    codecs: tuple[Codec | None, ...]
-    vocabulary: int
-    kv_bytes_per_token: int
-    kv_bytes_fixed: int
-    window: SinkWindow | None = None
-    windowed: frozenset[int] = frozenset()
-
-    @property
-    def trims(self) -> bool:
-        """Return whether a row can be cut to fewer tokens: all of its KV is ordinary."""
-        return None not in self.codecs
-
-    @property
-    def narrowed(self) -> int:
-        """Return how many layers store their KV in reduced precision."""
-        return sum(codec not in (None, FULL_WIDTH) for codec in self.codecs)
-
-    def words(self, kind: KvKind) -> str:
-        """Return how the layers hold their KV, which was asked for as `kind`: "full", "8bit", or
-        "8bit in 4 of 24 layers"."""
-        layers, narrowed = len(self.codecs), self.narrowed + len(self.windowed)
-        if not narrowed:
-            return "full"
-        return kind if narrowed == layers else f"{kind} in {narrowed} of {layers} layers"
-
-    def readers(self, *, packed: bool) -> list[Codec]:
-        """Return the codec with which attention reads each layer of a batch. All layers have
-        ordinary KV. `packed`: attention reads the stored KV without decoding it."""
-        held = [codec for codec in self.codecs if codec is not None]
-        return [codec.packed() if packed else codec for codec in held]
-
-
-def new_caches(model: nn.Module, shape: Shape, reserve: int) -> list[Any]:
-    """Return new empty caches for one row, one per layer. Layers with ordinary KV get a `RowKV` or
-    `WindowKV`; others get mlx-lm's cache."""
-    made = [None] * len(shape.codecs) if shape.trims else make_prompt_cache(model)
-    if shape.window is not None:
-        window = shape.window
-        made = [
-            WindowKV(window) if at in shape.windowed else empty for at, empty in enumerate(made)
-        ]
-    return [
-        cache if codec is None else RowKV(reserve, codec)
-        for codec, cache in zip(shape.codecs, made, strict=True)
-    ]
 
 
 def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None) -> Shape:
@@ -112,6 +61,7 @@ def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None
         _windowed(shape, window),
         kv_bytes_per_token=0,
         kv_bytes_fixed=shape.kv_bytes_fixed + length * shape.kv_bytes_per_token,
+        least_window=min(window.places, shape.least_window or window.places),
     )
 
 
@@ -170,6 +120,7 @@ def _measured(model: Any, kind: KvKind) -> Shape:
     logits = model(mx.arange(PROBE_TOKENS)[None] % 2, cache=caches)
     mx.eval(logits, evaluated(caches))
     per_token = fixed = 0
+    least_window: int | None = None
     codecs: list[Codec | None] = []
     for cache in caches:
         codec, held = None, cache
@@ -181,9 +132,12 @@ def _measured(model: Any, kind: KvKind) -> Shape:
         codecs.append(codec)
         for leaf in _leaves([held]):
             grows, bytes_ = _cost(leaf)
+            if (window := _window_of(leaf)) is not None:
+                least_window = min(window, least_window or window)
             per_token += bytes_ if grows else 0
             fixed += 0 if grows else bytes_
-    return Shape(tuple(codecs), int(logits.shape[-1]), per_token, fixed)
+    vocabulary = int(logits.shape[-1])
+    return Shape(tuple(codecs), vocabulary, per_token, fixed, least_window=least_window)
 
 
 def _leaves(caches: Sequence[Any]) -> list[Any]:
@@ -197,12 +151,18 @@ def _cost(cache: Any) -> tuple[bool, int]:
     """Return (True, bytes per token) for a cache that grows, (False, bytes per row) else."""
     if isinstance(cache, RowKV):
         return True, cache.nbytes // cache.offset
-    window = getattr(cache, "max_size", None) or getattr(cache, "chunk_size", None)
+    window = _window_of(cache)
     keys = getattr(cache, "keys", None)
     if not isinstance(keys, mx.array):
         return False, int(cache.nbytes)
     per_token = int(cache.nbytes) // keys.shape[2]
-    return (False, per_token * int(window)) if window else (True, per_token)
+    return (False, per_token * window) if window else (True, per_token)
+
+
+def _window_of(cache: Any) -> int | None:
+    """Return how many tokens a cache of mlx-lm keeps at most; None: all, or it keeps a state."""
+    window = getattr(cache, "max_size", None) or getattr(cache, "chunk_size", None)
+    return int(window) if window else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +198,6 @@ def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
         slabs=shape.trims,
         packs=together and shape.narrowed > 0 and _packs(model, shape, rows),
         verifies=together
-        and shape.trims
         and not shape.narrowed
         and _agree(lambda: _verified(model, shape, rows[1]), [logits[1] for logits in alone[1:]]),
     )
@@ -344,11 +303,11 @@ def _verified(model: Any, shape: Shape, row: list[int]) -> list[mx.array]:
     caches = new_caches(model, shape, 0)
     mx.eval(model(mx.array([row[:-2]]), cache=caches), evaluated(caches))
     batch.join(RowId(0), caches, len(row) - 2, mx.array(row[-2:-1]))
-    batch.open_step(3)
-    mx.eval(model(mx.array([[*row[-2:], row[1]]]), cache=batch.caches()))
-    batch.close_step(mx.array(row[:1]), 2)
-    batch.open_step(2)
-    logits = model(mx.array([[row[0], row[0]]]), cache=batch.caches())[:, 0]
+    inputs = open_draft_step(batch, mx.array([[row[-1], row[1]]]))
+    mx.eval(model(inputs, cache=batch.caches()))
+    batch.close_draft(mx.array(row[:1]), [2])
+    inputs = open_draft_step(batch, mx.array([row[:1]]))
+    logits = model(inputs, cache=batch.caches())[:, -2]
     mx.eval(logits)
     return [logits[0]]
 

@@ -4,7 +4,8 @@
 
 A step that verifies k tokens computes k + 1 columns of each row. The libraries that multiply
 matrices often have other kernels for a few rows than for one, with other last digits. OpenBLAS's
-Haswell kernels, for example, round alike for up to three rows. So the bits are compared.
+Haswell kernels, for example, round alike for up to three rows. So the bits are compared. Some
+recurrent layers compute several columns in another way than one, too.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import numpy as np
 
 from bus.wire.ids import TokenId
 from runner.engine import EngineFacts, RowId
-from runner.mlx.kv import DecodeBatch, evaluated
-from runner.mlx.model.capabilities import Shape, is_close, measure, new_caches
+from runner.mlx.kv import DecodeBatch, Shape, evaluated, new_caches, open_draft_step
+from runner.mlx.model.capabilities import is_close, measure
 from runner.mlx.model.compiled_decode import MOST_ROWS, CompiledDecode
 from runner.mlx.model.device import on_gpu
 from runner.mlx.model.files import other_vocabulary
@@ -46,18 +47,22 @@ for one row, and get as much time again."""
 @dataclass(frozen=True, slots=True)
 class DraftTrial:
     """Pairs of a step's columns and its cost as a multiple of a plain step's. `is_exact`: all
-    widths were measured, and their logits had the bits of plain steps. `shared`: the same pairs for
-    several rows, by their number; none if rows with gaps do not compute what they should.
-    `plain_s`: the seconds of a plain step of one row."""
+    widths were measured, and their logits had the bits of plain steps; `within`: in rows of up to
+    so many tokens (None: in any). `shared`: the same pairs for several rows, by their number; none
+    if rows with gaps do not compute what they should, or if KV cannot be cut. `plain_s`: the
+    seconds of a plain step of one row."""
 
     costs: tuple[tuple[int, float], ...] = ()
     is_exact: bool = False
     shared: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()
     plain_s: float = 0.0
+    within: int | None = None
 
     def applied(self, facts: EngineFacts) -> EngineFacts:
         """Return the facts with these measurements."""
         extra = {**facts.extra, "drafts_exactly": self.is_exact}
+        if self.within is not None:
+            extra["exact_tokens"] = self.within
         return replace(facts, draft_costs=self.costs, shared_draft_costs=self.shared, extra=extra)
 
 
@@ -69,15 +74,16 @@ def trial_clock() -> Callable[[], float]:
 def try_drafts(
     model: Any, shape: Shape, compiled: CompiledDecode | None, *, packed: bool
 ) -> DraftTrial:
-    """Measure steps of one row and of several; a wider one counts as at least as expensive. All
-    layers of the model must have ordinary KV. `compiled` computes plain steps if it is given."""
+    """Measure steps of one row, and of several if all KV is ordinary. A wider one counts as at
+    least as expensive. `compiled` computes plain steps if it is given. Beyond a sliding window, a
+    step of several columns attends to the same tokens in another order."""
     clock = trial_clock()
     ends_at = clock() + MOST_S
     alone = _RowsTrial(model, shape, compiled, 1, clock, packed=packed)
     costs = alone.costs(WIDTHS, ends_at)
     is_exact = alone.is_exact and len(costs) == len(WIDTHS)
     shared: list[tuple[int, tuple[tuple[int, float], ...]]] = []
-    for rows, widths in SHARED_WIDTHS.items():
+    for rows, widths in SHARED_WIDTHS.items() if shape.trims else ():
         if len(costs) < len(WIDTHS) or clock() > ends_at + MOST_S:
             break
         trial = _RowsTrial(model, shape, compiled, rows, clock, packed=packed)
@@ -89,7 +95,7 @@ def try_drafts(
             break
         if measured := trial.costs(widths, ends_at + MOST_S):
             shared.append((rows, measured))
-    return DraftTrial(costs, is_exact, tuple(shared), alone.plain_s)
+    return DraftTrial(costs, is_exact, tuple(shared), alone.plain_s, shape.least_window)
 
 
 class _RowsTrial:
@@ -131,12 +137,27 @@ class _RowsTrial:
                 out = self._wide(batch, width)
                 mx.eval(out)
                 seconds.append(self._clock() - started)
+                batch.close_draft(batch.tokens, [0] * len(batch))
             for at in range(min(width, PLAIN_STEPS)):
-                same = np.array_equal(_bits(out[:2, at]), _bits(self._logits[at]))
-                self.is_exact = self.is_exact and same
+                self._compare(out[:2, at], at)
+            if not batch.replay.trims and width < PLAIN_STEPS:
+                self._compare(self._after(batch, width), width)
             least = costs[-1][1] if costs else 1.0
             costs.append((width, max(min(seconds) / self.plain_s, least)))
         return tuple(costs)
+
+    def _compare(self, logits: mx.array, at: int) -> None:
+        """Note whether these logits have the bits of the plain step `at`."""
+        same = np.array_equal(_bits(logits), _bits(self._logits[at]))
+        self.is_exact = self.is_exact and same
+
+    def _after(self, batch: DecodeBatch, width: int) -> mx.array:
+        """Return the logits of a plain step after one of so many columns, which are all right."""
+        mx.eval(self._wide(batch, width))
+        inputs = [self._tokens[length + width] for length in self._lengths]
+        batch.close_draft(mx.array(inputs, mx.int32), [width] * len(batch))
+        batch.open_step()
+        return self._model(batch.replay.before(batch.tokens), cache=batch.caches())[:, -1]
 
     def takes_gaps(self) -> bool:
         """Return whether a draft of rows of unlike lengths, and the step after it, have the logits
@@ -177,9 +198,9 @@ class _RowsTrial:
 
     def _wide(self, batch: DecodeBatch, width: int) -> mx.array:
         """Return the logits of so many columns of each row, (rows, columns, vocabulary)."""
-        batch.open_step(width)
-        inputs = [self._tokens[length : length + width] for length in self._lengths]
-        return self._model(mx.array(inputs, mx.int32), cache=batch.caches())
+        guessed = [self._tokens[length + 1 : length + width] for length in self._lengths]
+        inputs = open_draft_step(batch, mx.array(guessed, mx.int32))
+        return self._model(inputs, cache=batch.caches())
 
     def _begun(self) -> DecodeBatch:
         """Return a batch of rows that have computed their first tokens."""

@@ -5,6 +5,9 @@
 
 Its decoder layer is a second instance of the model's last layer, so it has the family's own class,
 and is quantised as that layer is. The tensors go through the family's own conversion of names.
+
+In checkpoints of Qwen3-Next and Qwen3.5, the weight w of a norm stands for 1 + w, and mlx-lm adds
+the 1 when it converts a model. Heads exist in both forms.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from runner.mlx.model.load import Precision, bring_in, computes_in, open_model
 from runner.mlx.mtp.tensors import HeadTensors, Tensors, UnusableHead, read_head
 
 TRIAL_TOKENS = 5
+ZERO_CENTRED = ("qwen3_next", "qwen3_5")
+"""Families whose checkpoints have norms around 0."""
 
 
 class Block(nn.Module):
@@ -91,6 +96,8 @@ def open_head(
         layers: list[nn.Module] = list(cast(Any, model).layers)
         tensors = read_head(folder, target, len(layers), facts.vocabulary)
         block = _filled(model, layers, _eps(config), tensors)
+        if str(config.get("model_type")).startswith(ZERO_CENTRED):
+            block.load_weights(norms_around_one(tensors), strict=False)
         if (dtype := computes_in(precision)) is not None:
             block.set_dtype(dtype)
         block.eval()
@@ -108,6 +115,22 @@ def open_head(
         return f"the MTP head cannot be used: {error}"
     except Exception as error:
         return f"the MTP head cannot be used: {type(error).__name__}: {error}"
+
+
+def norms_around_one(tensors: HeadTensors) -> list[tuple[str, mx.array]]:
+    """Return the weights of all norms of a head, by their names in a `Block`, around 1. Most of
+    them tell whether they are around 0."""
+    parts = {
+        "embedding_norm": tensors.embedding_norm,
+        "hidden_norm": tensors.hidden_norm,
+        "norm": tensors.norm,
+        "layer": {n: array for n, array in tensors.layer.items() if n.endswith("norm.weight")},
+    }
+    norms = [(f"{part}.{name}", own[name]) for part, own in parts.items() for name in own]
+    means = mx.stack([mx.mean(array.astype(mx.float32)) for _, array in norms])
+    if bool((mx.median(means) >= 0.5).item()):
+        return norms
+    return [(name, array + 1) for name, array in norms]
 
 
 def _eps(config: Mapping[str, Any]) -> float:

@@ -41,22 +41,28 @@ class HiddenStates:
                     arrays += self.head.prompt(row, start, hidden[index : index + 1, :count])
         return arrays
 
-    def of_step(self, slots: Iterable[tuple[int, EngineRow]]) -> list[mx.array]:
-        """Take a forward that gives each row one token. Return arrays to evaluate."""
+    def of_step(self, slots: Iterable[tuple[int, EngineRow]], lag: int = 0) -> list[mx.array]:
+        """Take a forward that gives each row one token. Its first `lag` columns repeat tokens whose
+        hidden states were taken before. Return arrays to evaluate."""
         arrays: list[mx.array] = []
         for hidden in self.tap.take_hidden():
             for slot, row in slots:
                 if self.head is not None and self.head.follows(row.name):
-                    arrays += self.head.add(hidden[slot : slot + 1])
+                    arrays += self.head.add(hidden[slot : slot + 1, lag:])
         return arrays
 
-    def of_drafts(self, slots: Iterable[tuple[int, EngineRow]]) -> None:
-        """Take a forward that verifies drafts; `accept` says which of its tokens count."""
+    def of_drafts(self, slots: Iterable[tuple[int, EngineRow]], lag: int = 0) -> None:
+        """Take a forward that verifies drafts; `accept` says which of its tokens count. Its first
+        `lag` columns repeat earlier ones, as in `of_step`."""
         self._drafted = {}
         for hidden in self.tap.take_hidden():
             for slot, row in slots:
                 if self.head is not None and self.head.follows(row.name):
-                    self._drafted[row.name] = hidden[slot : slot + 1]
+                    self._drafted[row.name] = hidden[slot : slot + 1, lag:]
+
+    def discard(self) -> None:
+        """Discard the hidden states of a forward that only repeats tokens."""
+        self.tap.take_hidden()
 
     def accept(self, made: Mapping[RowId, Sequence[TokenId]]) -> None:
         """Keep the hidden states from which the new tokens of rows were drawn."""

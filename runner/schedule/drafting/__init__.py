@@ -9,6 +9,7 @@ from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter, NoDr
 from runner.schedule.drafting.length import (
     LENGTHS,
     WAIT_SHARE,
+    again_of,
     best_length,
     costs_of,
     worth_waiting,
@@ -37,6 +38,7 @@ __all__ = [
     "RemoteDrafter",
     "RemoteQuestions",
     "SharedCosts",
+    "again_of",
     "best_length",
     "best_shared_length",
     "chances_of",

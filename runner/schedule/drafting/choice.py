@@ -46,14 +46,16 @@ def _rules(choice: Speculate, facts: EngineFacts, *, is_exact: bool) -> DraftRul
         return DraftRules("speculation is off")
     if not facts.verifies:
         return DraftRules(
-            "this model or group cannot take back tokens, or its rows cannot share a batch"
+            "this model or group cannot verify drafts: it is a group, its KV is stored in fewer "
+            "bits, or its rows cannot share a batch"
         )
     if choice == "auto":
         # Gaps in a row's KV move its columns, on which the last digits depend: never together.
         why_not = _why_not_exact(facts, is_exact=is_exact)
         asks = not (facts.no_draft_model and facts.no_mtp)
+        within = min(EXACT_TOKENS, int(facts.extra.get("exact_tokens", EXACT_TOKENS)))
         return DraftRules(
-            why_not, copies=True, asks_model=asks, asks_remote=not asks, within=EXACT_TOKENS
+            why_not, copies=True, asks_model=asks, asks_remote=not asks, within=within
         )
     if choice == "draft_model":
         # The draft model serves one row at a time.

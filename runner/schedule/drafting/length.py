@@ -2,6 +2,9 @@
 
 Pure. A step that verifies k tokens takes longer than a plain one, and gives one token more for each
 accepted one. The best k gives the most tokens per second; if none beats plain steps, it is 0.
+
+If the model's KV cannot be cut, a draft that is wrong somewhere also costs time later: the row's
+next step computes its right tokens again.
 """
 
 from __future__ import annotations
@@ -35,36 +38,60 @@ def costs_of(measured: Sequence[tuple[int, float]]) -> tuple[float, ...]:
     return tuple(costs)
 
 
+def again_of(measured: Sequence[tuple[int, float]]) -> tuple[float, ...]:
+    """Return the costs of computing 1, 2, ... tokens again in a step that gives one token, in plain
+    steps. `measured` as in `costs_of`."""
+    lengths, costs = (0, *LENGTHS), (1.0, *costs_of(measured))
+    again: list[float] = []
+    for (low, below), (high, above) in pairwise(zip(lengths, costs, strict=True)):
+        again += [
+            below + (above - below) * (columns - low) / (high - low) - 1.0
+            for columns in range(low + 1, high + 1)
+        ]
+    return tuple(again)
+
+
 def best_length(
-    rates: Sequence[float], plain_s: float, verify_s: Sequence[float]
+    rates: Sequence[float],
+    plain_s: float,
+    verify_s: Sequence[float],
+    again_s: Sequence[float] = (),
 ) -> tuple[int, float]:
     """Return the best length of a draft, and the expected tokens per plain step's time with it.
 
     `rates[i]`: the chance that token i is right if all before it are. `plain_s`: the seconds of a
     step that gives one token. `verify_s[i]`: those of a step that verifies `LENGTHS[i]` tokens.
+    `again_s[i]`: those of computing i + 1 tokens again after a wrong guess; empty: nothing is.
     Length 0 means that plain steps are best; the second value is then 1.
     """
     best, most = 0, 1.0
-    expected, chance, before = 1.0, 1.0, 0
+    expected, chance, before, lost_s = 1.0, 1.0, 0, 0.0
     for length, length_s in zip(LENGTHS, verify_s, strict=True):
         if length > len(rates):
             break
-        for rate in rates[before:length]:
-            chance *= rate
+        for at in range(before, length):
+            if again_s:
+                lost_s += chance * (1.0 - rates[at]) * again_s[at]
+            chance *= rates[at]
             expected += chance
         before = length
-        gain = expected * plain_s / length_s
+        gain = expected * plain_s / (length_s + lost_s)
         if gain > most and gain >= GAIN:
             best, most = length, gain
     return best, most
 
 
-def worth_waiting(rates: Sequence[float], plain_s: float, verify_s: Sequence[float]) -> bool:
+def worth_waiting(
+    rates: Sequence[float],
+    plain_s: float,
+    verify_s: Sequence[float],
+    again_s: Sequence[float] = (),
+) -> bool:
     """Return whether to read the step in flight before planning the next one, so that a draft can
     follow. `rates[0]` belongs to the token in flight, the others to the draft after it."""
     if len(rates) < 2:
         return False
-    length, gain = best_length(rates[1:], plain_s, verify_s)
+    length, gain = best_length(rates[1:], plain_s, verify_s, again_s)
     if not length:
         return False
     saved = (gain - 1.0) * verify_s[LENGTHS.index(length)] / plain_s

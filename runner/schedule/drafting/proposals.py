@@ -26,13 +26,20 @@ USUAL_TOKENS = 256
 
 class ModelTurns:
     """The draft model's part in the drafts of one row. `costs[i]`: the cost of a step that verifies
-    `LENGTHS[i]` tokens, and `token_cost` that of one guess, in plain steps. `behind`: the row's
+    `LENGTHS[i]` tokens, and `token_cost` that of one guess, in plain steps. `again[i]`: that of
+    computing i + 1 tokens again after a wrong guess. `behind`: the row's
     tokens that the draft model has not seen. `most`: the most guesses for one step."""
 
     def __init__(
-        self, costs: Sequence[float], token_cost: float, behind: int, most: int = LONGEST_DRAFT
+        self,
+        costs: Sequence[float],
+        token_cost: float,
+        behind: int,
+        most: int = LONGEST_DRAFT,
+        again: Sequence[float] = (),
     ) -> None:
         self.behind = behind
+        self._again = again
         self._most = most
         self._token_cost = token_cost
         self._costs = [
@@ -54,7 +61,7 @@ class ModelTurns:
         if self._rests_for:
             return None, 1.0
         rate = self._right / self._tried
-        length, gain = best_length((rate,) * min(room, self._most), 1.0, self._costs)
+        length, gain = best_length((rate,) * min(room, self._most), 1.0, self._costs, self._again)
         saved = min(left, USUAL_TOKENS) * (1.0 - 1.0 / gain)
         if not length or saved <= self.behind * BEHIND_SHARE * self._token_cost:
             return None, 1.0
@@ -68,7 +75,7 @@ class ModelTurns:
             self._right = FADES * self._right + (at < accepted)
             self._tried = FADES * self._tried + 1.0
         rates = (self._right / self._tried,) * self._most
-        if guessed and best_length(rates, 1.0, self._costs)[0]:
+        if guessed and best_length(rates, 1.0, self._costs, self._again)[0]:
             return
         self._rests_for = self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)

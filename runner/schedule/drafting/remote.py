@@ -46,11 +46,12 @@ class BlockWish:
 
 class RemoteDrafter:
     """The drafts of another runner for one row. Where they are not better, those of `own` are used.
-    `costs[i]`: the cost of a step that verifies `LENGTHS[i]` tokens, in plain steps."""
+    `costs[i]`: the cost of a step that verifies `LENGTHS[i]` tokens, in plain steps; `again[i]`:
+    that of computing i + 1 tokens again after a wrong guess."""
 
-    def __init__(self, own: Drafter, costs: Sequence[float]) -> None:
+    def __init__(self, own: Drafter, costs: Sequence[float], again: Sequence[float] = ()) -> None:
         self._own = own
-        self._costs = costs
+        self._costs, self._again = costs, again
         self._guess: list[TokenId] = []
         """The tokens that are expected to follow the row's."""
         self._ordered = 0
@@ -101,7 +102,7 @@ class RemoteDrafter:
         if self._ordered or self._rests_for:
             return None
         ahead, late = len(self._guess), ceil(self._late - 0.5)
-        length, gain = best_length((self._rate,) * LONGEST_DRAFT, 1.0, self._costs)
+        length, gain = best_length((self._rate,) * LONGEST_DRAFT, 1.0, self._costs, self._again)
         chance = self._rate ** (ahead + late)
         saved = (gain - 1.0) * self._costs[LENGTHS.index(length)] if length else 0.0
         if chance * saved < LEAST_SAVED and not (self._is_trial and not ahead):

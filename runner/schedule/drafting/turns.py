@@ -28,7 +28,8 @@ the text with other tokens."""
 
 class DraftTurns:
     """The drafts of one row. `costs[i]`: the cost of a step that verifies `LENGTHS[i]` tokens, as a
-    multiple of a plain step's. `follows_grammar`: the row has a grammar, so each of its tokens is
+    multiple of a plain step's; `again[i]`: that of computing i + 1 tokens again after a wrong
+    guess. `follows_grammar`: the row has a grammar, so each of its tokens is
     read before the next plan, because text may be implied by it. `is_due`: a draft may follow the
     row's last token, because that token was read before the next plan. `lag`: the plain steps that
     the row has lost to steps with drafts of several rows; below 0: gained. `model`: the draft
@@ -39,13 +40,14 @@ class DraftTurns:
         drafter: Drafter,
         costs: Sequence[float],
         *,
+        again: Sequence[float] = (),
         follows_grammar: bool = False,
         model: ModelTurns | None = None,
     ) -> None:
         self._drafter = drafter
         self.remote = drafter if isinstance(drafter, RemoteDrafter) else None
         self.model = model
-        self._costs = costs
+        self._costs, self._again = costs, again
         self._follows_grammar = follows_grammar
         self._waits: bool | None = None
         self._foreseen: tuple[float, ...] | None = None
@@ -64,7 +66,7 @@ class DraftTurns:
         if self._waits is None:
             draft = self._drafter.draft(LONGEST_DRAFT)
             self._waits = draft is not None and worth_waiting(
-                draft.rates[: 1 + room], 1.0, self._costs
+                draft.rates[: 1 + room], 1.0, self._costs, self._again
             )
         return self._waits
 
@@ -100,7 +102,7 @@ class DraftTurns:
         best, most = None, 1.0
         draft = self.guess(room)
         if draft is not None:
-            length, most = best_length(draft.rates, 1.0, self._costs)
+            length, most = best_length(draft.rates, 1.0, self._costs, self._again)
             if length:
                 best = Draft(draft.tokens[:length], draft.rates[:length], draft.source)
         if self.model is not None:

@@ -217,8 +217,9 @@ def test_the_kept_prefix_of_a_row_with_gaps_is_whole(random_engine: Any, new_row
         player._read()
     assert len(player.ids(names[1])) >= 19 and len(player.ids(names[0])) == 4
     length = 20 + 3
-    player.step(insert=(PrefixInsert(names[0], EntryId(1), length),))
+    player.step(insert=(PrefixInsert(EntryId(1), names[0], length),))
     player.finish(*names)
+    assert player.engine.memory().prefix_bytes
     begun = new_row([*prompts[0], *wanted[:4]], made=4)
     hit = PrefixHit(begun.row, EntryId(1), length)
     player.step(admit=(begun,), hits=(hit,), prefill=((PrefillChunk(begun.row, length, 24),),))
@@ -324,9 +325,10 @@ def test_a_trial_measures_every_width_and_compares_bits(
     assert [one.logprob for one in got] == [one.logprob for one in player.tokens[plain.row]]
 
 
-def test_models_that_cannot_take_tokens_back_verify_no_drafts(drive: Any) -> None:
-    for name in ("gemma3_text", "qwen3_next"):
-        assert not drive(name).engine.facts.verifies
+def test_models_with_kv_in_fewer_bits_verify_no_drafts(load: Any, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", MODELS["qwen3"] | {"head_dim": 64})
+    assert load(folder).facts.verifies
+    assert not load(folder, kv="8bit").facts.verifies
 
 
 @pytest.fixture(scope="module")

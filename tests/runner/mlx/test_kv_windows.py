@@ -14,8 +14,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from runner.engine import EntryId, PrefillChunk, PrefixHit, PrefixInsert
 from runner.mlx.engine import load_engine
-from runner.mlx.kv import WindowKV
-from runner.mlx.model.capabilities import measure, new_caches
+from runner.mlx.kv import WindowKV, new_caches
+from runner.mlx.model.capabilities import measure
 from runner.mlx.model.load import load_weights
 from tests.harness.families import MODELS, write_model
 from tests.harness.slot import ROOT

@@ -70,9 +70,14 @@ def test_the_head_sees_what_one_forward_of_the_whole_row_would_show_it(
     headed: MlxEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In prompts, plain steps and steps with right and wrong drafts."""
-    monkeypatch.setattr("runner.mlx.mtp.guesses.MOST_WAITING", 8)
+    compare_with_one_forward(headed, monkeypatch)
+
+
+def compare_with_one_forward(engine: MlxEngine, patch: pytest.MonkeyPatch) -> None:
+    """Play a row with right and wrong guesses, and compute the head's outputs again."""
+    patch.setattr("runner.mlx.mtp.guesses.MOST_WAITING", 8)
     row: dict[str, Any] = {"tokens": PROMPT, "max_tokens": 120, "beside": PROMPT[::-1] + PROMPT[:3]}
-    plain, _, _ = played(headed, "off", WAYS["greedy"], **row)
+    plain, _, _ = played(engine, "off", WAYS["greedy"], **row)
     computed = MtpGuesses._guesses
     seen: list[tuple[int, mx.array]] = []
 
@@ -87,13 +92,13 @@ def test_the_head_sees_what_one_forward_of_the_whole_row_would_show_it(
             return (TokenId(1),) * most
         return (right[0], TokenId(1))[:most] if len(seen) % 3 else right
 
-    monkeypatch.setattr(MtpGuesses, "_guesses", guesses)
-    text, _, counts = played(headed, "mtp", WAYS["greedy"], **row)
+    patch.setattr(MtpGuesses, "_guesses", guesses)
+    text, _, counts = played(engine, "mtp", WAYS["greedy"], **row)
     assert text == plain and 0 < counts.accepted < counts.drafted
     places = [made for made, _ in seen]
     assert max(after - before for before, after in pairwise(places)) > 3, "plain steps between"
     for made, out in seen[::4]:
-        wanted = recomputed(headed, (*PROMPT, *map(TokenId, plain[:made])))
+        wanted = recomputed(engine, (*PROMPT, *map(TokenId, plain[:made])))
         assert np.allclose(np.array(out), np.array(wanted), atol=2e-3), made
 
 

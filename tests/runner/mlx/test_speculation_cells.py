@@ -53,7 +53,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "way": tuple(WAYS),
     "drafter": ("ngram", "grammar", "draft_model", "mtp", "prediction", "garbage"),
     "rows": (1, 4, 16),
-    "model": ("bundled", "llama", "qwen3", "qwen3_moe"),
+    "model": ("bundled", "llama", "qwen3", "qwen3_moe", "qwen3_next", "mamba2", "gemma3_text"),
 }
 SCHEMA = {
     "type": "object",
@@ -142,7 +142,8 @@ class Models:
             else:
                 write_model(folder, MODELS[name])
                 write_model(draft, MODELS["qwen3" if name == "llama" else "llama"])
-            draw_adapter(folder, folder / "adapters" / "one", seed=1, scale=20.0, keys=KEYS)
+            keys = ("mixer.in_proj", "mixer.out_proj") if name == "mamba2" else KEYS
+            draw_adapter(folder, folder / "adapters" / "one", seed=1, scale=20.0, keys=keys)
             self._loaded[name] = load_engine(folder, memory_limit_bytes=4 << 30, draft_path=draft)
         return self._loaded[name]
 
@@ -294,6 +295,7 @@ CHEAP = (
     Cell("adapter", "prediction", 1, "llama"),
     Cell("stops", "ngram", 4, "llama"),
     Cell("grammar", "grammar", 1, "bundled"),
+    Cell("penalties", "mtp", 1, "qwen3_next"),
 )
 
 

@@ -6,8 +6,9 @@ import mlx.core as mx
 import pytest
 
 from runner.engine import PrefillChunk, RowId
+from runner.mlx.kv import new_caches
 from runner.mlx.kv.batch import DecodeBatch
-from runner.mlx.model.capabilities import measure, new_caches, trace_agrees
+from runner.mlx.model.capabilities import measure, trace_agrees
 from runner.mlx.model.compiled_decode import MOST_ROWS, STEADY_STEPS, CompiledDecode
 from runner.mlx.model.kernels import KernelCache, Outlook
 

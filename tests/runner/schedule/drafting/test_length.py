@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bus.wire.messages.requests import Speculate
 from runner.schedule.drafting import (
+    again_of,
     best_length,
     costs_of,
     draft_rules,
@@ -41,6 +42,28 @@ def test_the_best_length_is_the_best_of_all(rate: float, column_s: float) -> Non
         assert abs(gain - max(expected.values())) < 1e-6
     else:
         assert max(expected.values()) <= 1.05 + 1e-6
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=32, max_size=32), st.floats(0.01, 0.3))
+def test_what_is_computed_again_counts_as_often_as_a_draft_is_wrong(
+    rates: list[float], column_s: float
+) -> None:
+    """Against the sum over all outcomes of a draft."""
+    again = again_of([(33, 1.0 + 32 * column_s)])
+    assert again == pytest.approx([column_s * (1 + at) for at in range(32)])
+    gains = {0: 1.0}
+    for length in LENGTHS:
+        tokens, cost, chance = 0.0, 1.0 + column_s * length, 1.0
+        for right in range(length):
+            wrong = chance * (1.0 - rates[right])
+            tokens += wrong * (right + 1)
+            cost += wrong * column_s * (right + 1)
+            chance *= rates[right]
+        gains[length] = (tokens + chance * (length + 1)) / cost
+    length, gain = best_length(rates, 1.0, seconds(column_s), again)
+    assert gain == pytest.approx(gains[length])
+    if not length:
+        assert max(gains.values()) <= 1.05 + 1e-6
 
 
 def test_costs_are_interpolated_and_continued() -> None:
