@@ -27,8 +27,9 @@ sys.path.insert(0, str(ROOT))
 import mlx.core as mx  # noqa: E402
 from mlx_lm.models.cache import make_prompt_cache  # noqa: E402
 
+from runner.mlx.kv import Shape, new_caches  # noqa: E402
 from runner.mlx.kv.codec import FULL_WIDTH, Codec, FewerBits, Parts  # noqa: E402
-from runner.mlx.model.capabilities import Shape, measure, new_caches  # noqa: E402
+from runner.mlx.model.capabilities import measure  # noqa: E402
 from runner.mlx.model.load import load_weights  # noqa: E402
 from tests.harness.families import MODELS, write_model  # noqa: E402
 

@@ -11,6 +11,7 @@ import numpy as np
 from mlx_lm.utils import load_model, quantize_model, save_model
 from safetensors.numpy import load_file, save_file
 
+from tests.harness.families import MODELS, write_model
 from tests.harness.random_qwen3 import random_weights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +49,31 @@ def random_qwen3(
     weights = random_weights(config, seed=seed)
     save_file(weights, folder / "model.safetensors", metadata={"format": "mlx"})
     write_config(folder, config)
+    return folder
+
+
+STATES: dict[str, dict[str, Any]] = {
+    "qwen3_next": {
+        "num_experts": 0, "intermediate_size": 2048, "full_attention_interval": 4,
+        "linear_num_value_heads": 8, "linear_num_key_heads": 4, "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+    },
+    "mamba2": {
+        "num_heads": 16, "head_dim": 64, "state_size": 64, "intermediate_size": 1024,
+        "chunk_size": 64,
+    },
+    "gemma3_text": {"intermediate_size": 2048, "sliding_window": 128, "sliding_window_pattern": 4},
+}  # fmt: skip
+"""Families whose KV cannot be cut: gated delta nets, states alone, and sliding windows."""
+
+
+def random_states(folder: Path, family: str) -> Path:
+    """A model of one of the families `STATES`, with random weights and the bundled tokenizer."""
+    vocabulary = json.loads((TINY / "config.json").read_text())["vocab_size"]
+    sizes = {"hidden_size": 512, "num_hidden_layers": 8, "vocab_size": vocabulary}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64}
+    write_model(folder, {**MODELS[family], **sizes, **heads, **STATES[family]})
+    copy_tokenizer(folder)
     return folder
 
 

@@ -3,7 +3,8 @@
 """Rows with and without an MTP head, in one run, interleaved. Run by hand:
 
     LD_PRELOAD=.../libopenblas.so.0 OPENBLAS_NUM_THREADS=1 \\
-        python -m tests.bench.mtp [--rounds 3] [--tokens 256] [--head FOLDER] [--skip-replay]
+        python -m tests.bench.mtp [--rounds 3] [--tokens 256] [--head FOLDER] [--skip-replay] \\
+            [--family qwen3_next]
 
 `--head` is a head that was trained for the bundled model (`tests.tiny_model.mtp`): the model writes
 text of its own, and the head guesses it. Plain steps of so small a model are traced, and wide ones
@@ -11,7 +12,8 @@ are not, so it is also run without traces, as models in 16 bits are.
 
 The model of 32 M parameters replays recorded prose, as in `tests.bench.speculation`. Its head
 computes every guess in full. The guesses are then replaced: by the recorded tokens (the upper
-bound), or by a wrong token in a share of cases, from a seed.
+bound), or by a wrong token in a share of cases, from a seed. With `--family qwen3_next` it is a
+model whose KV cannot be cut, so that wrong guesses cost time later, too.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Sampling
 from runner.mlx.engine import MlxEngine, load_engine
 from runner.mlx.mtp import MtpGuesses
-from tests.bench.models import TINY, endless_tiny, random_qwen3
+from tests.bench.models import TINY, endless_tiny, random_qwen3, random_states
 from tests.bench.speculation import (
     SEED,
     contest,
@@ -131,6 +133,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--head", type=Path)
     parser.add_argument("--skip-replay", action="store_true")
+    parser.add_argument("--family", choices=["qwen3", "qwen3_next"], default="qwen3")
+    parser.add_argument("--depths", default=",".join(map(str, DEPTHS)))
     chosen = parser.parse_args()
     assert httpx.__version__
     file = Tokenizer.from_file(str(TINY / "tokenizer.json"))
@@ -140,13 +144,17 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         large, small = Path(folder) / "32M", Path(folder) / "bundled"
-        for path, make in ((large, random_qwen3), (small, endless_tiny)):
+        for path in (large, small):
             path.mkdir()
-            make(path)
+        if chosen.family == "qwen3":
+            random_qwen3(large)
+        else:
+            random_states(large, chosen.family)
+        endless_tiny(small)
         config = json.loads((large / "config.json").read_text())
         assert config["num_hidden_layers"] == 8
         write_head(large / "mtp", head_of(large))
-        for depth in DEPTHS:
+        for depth in map(int, chosen.depths.split(",")):
             if not chosen.skip_replay:
                 replay(large, encode, depth, chosen.rounds, chosen.tokens)
             for trace in ("traced", "untraced") if chosen.head is not None else ():

@@ -4,7 +4,8 @@
 
     LD_PRELOAD=.../libopenblas.so.0 OPENBLAS_NUM_THREADS=1 \\
         python -m tests.bench.speculation [--rounds 3] [--tokens 256] \\
-            [--skip widths,reading,replay,streams,free,draft] [--streams 4,16] [--kinds edit]
+            [--skip widths,reading,replay,streams,free,draft] [--streams 4,16] [--kinds edit] \\
+            [--family qwen3_next]
 
 The speed of a text is shown on a *replay target*: a random model of 32 M parameters computes every
 step in full, and its tokens are then replaced by those of a recorded text. So a text of any kind
@@ -14,6 +15,9 @@ Free text is also sampled from the bundled model itself.
 
 A draft model is shown on the replay target as well: the bundled model guesses a text that it wrote
 itself, so that all guesses are right, and the docs, of which it knows little.
+
+With `--family` there is only one stream of a model of a family whose KV cannot be cut, and the cost
+of wrong guesses.
 
 It first prints what the design needs: the cost of verifying W columns in one forward, and what it
 costs to read each step before the next is planned, at 1, 4 and 16 rows.
@@ -53,7 +57,7 @@ from runner.schedule import RowFinished, RowKey, RowToken, Scheduler, ScheduleSe
 from runner.schedule.drafting import LONGEST_DRAFT
 from runner.schedule.rows import NO_DRAFTS, DraftCounts
 from runner.text import PreparedChoice, PreparedRequest
-from tests.bench.models import ROOT, TINY, endless_tiny, random_qwen3
+from tests.bench.models import ROOT, STATES, TINY, endless_tiny, random_qwen3, random_states
 
 PROMPT_TOKENS = 320
 SEED = 20261130
@@ -335,6 +339,7 @@ def main() -> None:
     parser.add_argument("--skip", default="")
     parser.add_argument("--streams", default="4,16")
     parser.add_argument("--kinds", default="copy,edit,JSON,prose,random,all")
+    parser.add_argument("--family", choices=list(STATES))
     chosen = parser.parse_args()
     skip = set(chosen.skip.split(","))
     assert httpx.__version__
@@ -344,6 +349,9 @@ def main() -> None:
         return encode_file.encode(text, add_special_tokens=False).ids
 
     with tempfile.TemporaryDirectory() as folder:
+        if chosen.family is not None:
+            of_family(chosen.family, Path(folder), encode, chosen.rounds, chosen.tokens)
+            return
         for name, make in (("32 M", random_qwen3), ("bundled", endless_tiny)):
             path = Path(folder) / make.__name__
             path.mkdir()
@@ -372,6 +380,58 @@ def main() -> None:
         if "draft" not in skip:
             large, small = (Path(folder) / make.__name__ for make in (random_qwen3, endless_tiny))
             by_model(large, small, encode, chosen.rounds, chosen.tokens)
+
+
+def of_family(
+    family: str, folder: Path, encode: Callable[[str], list[int]], rounds: int, tokens: int
+) -> None:
+    """One stream of a model whose KV cannot be cut."""
+    path = random_states(folder / family, family)
+    engine = load_engine(path, memory_limit_bytes=8 << 30, drafts=True)
+    exact = engine.facts.extra["drafts_exactly"]
+    sys.stdout.write(f"{family}: wide steps have the bits of plain ones: {exact}\n")
+    print_widths(engine, family, rounds)
+    print_misses(engine, family, rounds)
+    replays(engine, replayed(engine), encode, rounds, tokens, family)
+    engine.close()
+
+
+def print_misses(engine: MlxEngine, name: str, rounds: int) -> None:
+    """The processor time of a step whose draft is wrong from some guess on, and of the plain step
+    after it, which computes the right tokens again; in plain steps."""
+    step, row = itertools.count(1), RowId(next(_names))
+    prompt = tuple(TokenId(3 + at % 200) for at in range(PROMPT_TOKENS))
+    text = served(engine, schedulers(engine)[False], [prompt], [400])[2][0]
+    spec = RowSpec(row, prompt, GREEDY, 1)
+    chunk = PrefillChunk(row, 0, len(prompt))
+    engine.issue(StepPlan(next(step), admit=(spec,), prefill=((chunk,),)))
+    made = len(engine.read().tokens)
+
+    def timed(draft: Sequence[int] = ()) -> float:
+        """Run a step, with a draft or without; return its seconds."""
+        nonlocal made
+        drafts = ((row, tuple(map(TokenId, draft))),) if draft else ()
+        began = time.process_time()
+        engine.issue(StepPlan(next(step), decode=(row,), drafts=drafts))
+        made += len(engine.read().tokens)
+        return time.process_time() - began
+
+    seconds: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    plain: list[float] = []
+    for _ in range(4 * rounds):
+        plain += [timed() for _ in range(3)]
+        for length, right in ((1, 0), (4, 0), (4, 2), (8, 0), (8, 4)):
+            draft = [*text[made : made + right], *[2047] * (length - right)]
+            seconds.setdefault((length, right), []).append((timed(draft), timed()))
+    engine.issue(StepPlan(next(step), release=(row,)))
+    engine.read()
+    one = statistics.median(plain)
+    for (length, right), pairs in seconds.items():
+        drafted, after = (statistics.median(times) / one for times in zip(*pairs, strict=True))
+        sys.stdout.write(
+            f"{name}: {right} of {length} guesses right: the step takes {drafted:.2f} plain steps "
+            f"and the next one {after:.2f}, for {right + 2} tokens\n"
+        )
 
 
 def by_model(
@@ -410,12 +470,13 @@ def replays(
     encode: Callable[[str], list[int]],
     rounds: int,
     tokens: int,
+    name: str = "32 M",
 ) -> None:
     for kind, (prompt, answer) in replay_texts(encode, tokens).items():
         replay.texts = {tuple(prompt): answer}
         planned = schedulers(engine)
         contest(
-            f"32 M, {kind}",
+            f"{name}, {kind}",
             rounds,
             lambda on, planned=planned, prompt=prompt, answer=answer: served(
                 engine, planned[on], [prompt], [len(answer)]
@@ -427,7 +488,7 @@ def replays(
             short = [prompt[0], *range(300, 340)]
             replay.texts = {tuple(short): answer}
             contest(
-                "32 M, edit by prediction",
+                f"{name}, edit by prediction",
                 rounds,
                 lambda on, planned=planned, short=short, answer=answer, guess=guess: served(
                     engine, planned[on], [short], [len(answer)], prediction_tokens=guess
