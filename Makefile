@@ -183,7 +183,8 @@ prove-parity: $(READY)
 	$(PROVE) tests/runner/test_group_parity*.py
 
 prove-speculation: $(READY)
-	$(PROVE) tests/runner/mlx/test_speculation_cells.py tests/processes/test_remote_proposers.py
+	$(PROVE) tests/runner/mlx/test_speculation_cells.py tests/runner/mlx/test_taken_back.py \
+		tests/processes/test_remote_proposers.py
 
 bench-pool: $(READY)
 	$(BIN)/python -m tests.bench.pool --json bench-results/pool.json

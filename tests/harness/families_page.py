@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.mlx.ranks.family_shards import OWN_SHARDS
-from tests.harness.family_facts import FILE, RANKS, SOME_CUTS, SOME_WINDOWS, YES
+from tests.harness.family_facts import ALONE, FILE, RANKS, SOME_CUTS, SOME_WINDOWS, YES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 COLUMNS = {
@@ -41,7 +41,7 @@ MEANING = """| column | yes means |
 |---|---|
 | batches | requests of different lengths are computed together in one batch |
 | prefix cache | prompts reuse the cached KV of any common prefix |
-| drafts | speculative decoding works, because the cache can be rolled back |
+| drafts | speculative decoding works, also of several requests at once |
 | pipeline | two stages, split after any layer, compute the same as one node |
 | tensor | two tensor-parallel ranks compute the same as one node |
 | LoRA | adapters apply to all linear layers, with another adapter for each request of a batch |
@@ -91,5 +91,5 @@ def _cell(said: str, notes: list[str]) -> str:
         return YES
     if said not in notes:
         notes.append(said)
-    word = "in part" if said.startswith((SOME_CUTS, SOME_WINDOWS)) else "no"
+    word = "in part" if said.startswith((SOME_CUTS, SOME_WINDOWS, ALONE)) else "no"
     return f"{word} ({notes.index(said) + 1})"

@@ -52,6 +52,11 @@ YES = "yes"
 NOT_SHARDED = "neither mlx-lm nor shoal can shard this family"
 NO_LAYERS = "the model has no linear layers"
 SOME_CUTS = "the pipeline can be split only after layer"
+ALONE = (
+    "a request is drafted while it is computed alone; after a wrong guess, its tokens before that "
+    "guess are computed again"
+)
+NO_DRAFTS = "requests that cannot share a batch are not drafted"
 SOME_WINDOWS = (
     "the window applies only to some layers; the other layers have sliding windows or states"
 )
@@ -84,7 +89,7 @@ def engine_facts(folder: Path) -> dict[str, str]:
     return {
         "batches": YES if facts.batches_ragged else "requests run one at a time, not in a batch",
         "prefixes": YES if facts.trims else "a cached prompt is reused only as a whole",
-        "drafts": YES if facts.trims else "the model's cache cannot be rolled back",
+        "drafts": (YES if facts.trims else ALONE) if facts.verifies else NO_DRAFTS,
         "adapters": refused or (YES if DRAWN in facts.adapters else NO_LAYERS),
         "windows": window_fact(folder),
     }
