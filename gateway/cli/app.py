@@ -54,7 +54,7 @@ VERBS: Mapping[str, Verb | Group] = {
         ), "verbs.node.restart", here=True),
     "status": Verb("Show the node's processes, models and address.", "verbs.node.status"),
     "nodes": Verb("Show the nodes of the cluster, or change one.", "verbs.cluster.nodes"),
-    "fleet": Verb("Show roles and measured speeds of models, and who verifies.",
+    "fleet": Verb("Show each model's speed, and its role in speculative decoding.",
                   "verbs.cluster.nodes", function="fleet"),
     "cluster-info": Verb("Compare the nodes: versions, hardware, health.",
                          "verbs.cluster.cluster_info"),
@@ -66,7 +66,7 @@ VERBS: Mapping[str, Verb | Group] = {
     "pool": Verb("Show which models wait for memory, and why.", "verbs.cluster.pool"),
     "pin": Verb("Pin a model in memory; load it if needed.", "verbs.cluster.pool"),
     "unpin": Verb("Unpin a model, so that it can be evicted.", "verbs.cluster.pool"),
-    "clients": Verb("Show the clients and the profile of each.", "verbs.cluster.clients"),
+    "clients": Verb("Show the clients, and the settings of each.", "verbs.cluster.clients"),
     "tasks": Verb("Show the tasks: names that several models serve.", "verbs.cluster.tasks"),
     "stop": Verb("Unload a model after its open requests finish.", "verbs.models.instances"),
     "place": Verb("Place a model on one or several nodes.", "verbs.models.place"),
@@ -84,16 +84,16 @@ VERBS: Mapping[str, Verb | Group] = {
     "requests": Verb("Show the latest finished requests and their timings.",
                      "verbs.models.requests"),
     "monitor": Verb("Watch the cluster live.", "verbs.monitor"),
-    "tap": Verb("Listen to the bus: events, readings, tokens.", "verbs.node.tap", here=True),
+    "tap": Verb("Watch the bus: events, readings, tokens.", "verbs.node.tap", here=True),
     "logs": Verb("Show the logs of the node's processes.", "verbs.node.logs", here=True),
-    "timeline": Verb("Show the runners' last steps, and which runner is behind.",
+    "timeline": Verb("Show the runners' last steps, and the rank that others wait for.",
                      "verbs.monitor.timeline"),
     "capture": Verb("Save the state and logs of each node to one file.", "verbs.node.capture"),
     "doctor": Verb("Check the node and its machine for problems.", "doctor.doctor", here=True),
     "selftest": Verb("Check shoal on this machine, in a temporary home.", "selftest.selftest",
                      here=True),
     "bench": Verb("Measure tokens per second and latencies.", "verbs.models.bench"),
-    "verify": Verb("Verify model files; without a model, the cluster.",
+    "verify": Verb("Verify a model's files; without a model, test the cluster.",
                    "verbs.cluster.verify"),
     "rdma-test": Verb("Test the links between nodes: correctness and speed.",
                       "verbs.cluster.rdma_test"),
@@ -107,7 +107,7 @@ VERBS: Mapping[str, Verb | Group] = {
         "rm": Verb("Delete the card on all nodes.", "verbs.store.cards", "remove"),
         "export": Verb("Print the card as TOML.", "verbs.store.cards"),
     }),
-    "store": Group("Downloaded models on disk, and how to free space.", {
+    "store": Group("Show downloaded models, or delete them to free disk space.", {
         "show": Verb("Show downloaded models and which is deleted next.",
                      "verbs.store.storage"),
         "purge": Verb((
@@ -115,11 +115,11 @@ VERBS: Mapping[str, Verb | Group] = {
             "again."
             ), "verbs.store.storage"),
     }),
-    "kv": Group("KV of long prompts on this node's disk.", {
+    "kv": Group("Show or delete the KV of long prompts on this node's disk.", {
         "ls": Verb("List the models with KV on disk.", "verbs.store.kv", here=True),
-        "purge": Verb("Delete KV on disk, of one model or of all.", "verbs.store.kv", here=True),
+        "purge": Verb("Delete KV on disk, of one model or all.", "verbs.store.kv", here=True),
     }),
-    "engine": Group("Packages for programs of engines.toml, such as vLLM.", {
+    "engine": Group("Install packages for programs of engines.toml, such as vLLM.", {
         "ls": Verb("List the environments of this machine.", "verbs.engines", here=True),
         "add": Verb("Make an environment with pinned packages.", "verbs.engines",
                     here=True),
@@ -133,12 +133,12 @@ VERBS: Mapping[str, Verb | Group] = {
         "uninstall": Verb("Stop and remove the installed service.", "verbs.node.service",
                           here=True),
     }),
-    "jobs": Group("Jobs: requests that run without a waiting client.", {
+    "jobs": Group("Show and cancel jobs, which run without a waiting client.", {
         "ls": Verb("List the jobs of this node.", "verbs.models.jobs"),
         "show": Verb("Show a job and its result.", "verbs.models.jobs"),
         "cancel": Verb("Cancel a job.", "verbs.models.jobs"),
     }),
-    "trace": Group("Traces: where the time of a request went.", {
+    "trace": Group("Record traces, which show where the time of a request went.", {
         "on": Verb("Trace every request, or a share of them.", "verbs.models.traces"),
         "off": Verb("Trace only requests that ask for it.", "verbs.models.traces"),
         "ls": Verb("List the stored traces.", "verbs.models.traces"),
@@ -159,13 +159,13 @@ VERBS: Mapping[str, Verb | Group] = {
         "edit": Verb("Edit shoal.toml in your editor.", "verbs.node.config", here=True),
         "path": Verb("Print the path of shoal.toml.", "verbs.node.config", here=True),
     }),
-    "apikey": Group("The API keys of the cluster.", {
+    "apikey": Group("Create, list and revoke the API keys of the cluster.", {
         "add": Verb("Create an API key; it is shown only once.", "verbs.cluster.apikeys"),
         "ls": Verb("List the API keys and their use.", "verbs.cluster.apikeys"),
         "rm": Verb("Revoke an API key.", "verbs.cluster.apikeys"),
         "rotate": Verb("Replace the secret of an API key.", "verbs.cluster.apikeys"),
     }),
-    "keys": Group("The cluster key of this node.", {
+    "keys": Group("Create, copy and rotate the cluster key of this node.", {
         "init": Verb("Create a cluster key on the first node.", "verbs.cluster.keys", here=True),
         "show": Verb("Show this node's cluster key.", "verbs.cluster.keys", here=True),
         "join": Verb("Store the key of an existing cluster.", "verbs.cluster.keys", here=True),
@@ -209,16 +209,18 @@ MEANT = {
     "config get": "show",
     "config list": "show",
 }
-"""Verbs that other tools have, each with the shoal verb that does the same. It covers only words
-that a search for similar spelling would not find. A key `GROUP WORD` applies only inside that
-group."""
+"""Verbs that other tools have, each with the shoal verb that does the same. Words with a spelling
+similar to the right verb are not listed, because typer suggests the verb for them. A key `GROUP
+WORD` applies only inside that group."""
 GARBAGE = 50_000
-"""Objects that a command creates before Python searches for garbage; Python's default is 700."""
+"""Threshold of the garbage collector: it runs once this many more objects were created than freed.
+Python's default is 700."""
 LATER = {
     "drain": "use `shoal nodes drain NODE` to drain a node",
 }
 EPILOG = (
-    "Options of every verb may stand before or after it; `shoal help VERB` explains one.\n\n"
+    "The options of every verb may stand before or after the verb; `shoal help VERB` "
+    "explains a verb.\n\n"
     "Exit codes: 0 success, 1 failure or problems found, 2 invalid command line, 3 "
     "no node answers, "
     "4 not found, 5 refused for now, 130 interrupted."
@@ -325,8 +327,8 @@ app.callback(invoke_without_command=True)(_root)
 def main() -> None:
     """Run the console script `shoal`.
 
-    A command imports hundreds of modules and ends soon. So Python searches rarely for garbage, and
-    not at all at the end, where that would take as long as a third of the imports.
+    A command imports hundreds of modules and ends soon. So the garbage collector runs rarely. It
+    does not run at the exit, where it would take as long as a third of the imports.
     """
     gc.set_threshold(GARBAGE)
     try:

@@ -222,7 +222,8 @@ def _invocation(before: Invocation, given: dict[str, Any]) -> Invocation:
 
 
 def end_in_words(output: Output, act: Callable[[], None]) -> None:
-    """Run `act`. Write a failure to `output` and raise typer.Exit with its exit code."""
+    """Run `act`. If it fails, write the error to `output` and raise typer.Exit with the error's
+    exit code."""
     from bus.wire.errors import ShoalError
     from gateway.cli.output.errors import FAILED, CliError
 

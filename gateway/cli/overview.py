@@ -1,6 +1,7 @@
 """Talks to the node: `shoal` without a verb says what runs, and names three next steps.
 
-`next_steps_of` is pure. A home without a running node costs no settings and no HTTP.
+`next_steps_of` is pure. If no node runs in the home, this module reads no settings and sends no
+HTTP request.
 """
 
 from __future__ import annotations

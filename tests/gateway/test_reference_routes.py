@@ -295,7 +295,7 @@ def test_each_line_about_the_fleet_runs_as_printed(
         if "--json" in line:
             assert json.loads(done.stdout)["plan"]["colocated"]
         else:
-            assert "through others" in done.stdout and "55" in done.stdout
+            assert "through other nodes" in done.stdout and "55" in done.stdout
             assert "can propose n-grams" in done.stdout
     refused = typed(made, tmp_path, "shoal fleet none")
     assert (

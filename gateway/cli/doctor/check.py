@@ -17,9 +17,9 @@ Level = Literal["ok", "warn", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """The commands that remove a problem, in their order, and then the commands that prove it. If
-    one of them fails, the commands in `undo` are run. Commands are tuples of words; no shell reads
-    them."""
+    """The commands that fix a problem, in their order. Then the commands in `proof` check that the
+    problem is gone. If one of them fails, the commands in `undo` are run. Commands are tuples of
+    words; no shell reads them."""
 
     commands: tuple[tuple[str, ...], ...]
     proof: tuple[tuple[str, ...], ...] = ()

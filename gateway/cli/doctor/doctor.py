@@ -37,8 +37,8 @@ def doctor(
         bool,
         typer.Option(
             "--fix",
-            help="Run the commands that remove problems: packages of shoal's environment (MLX for "
-            "an NVIDIA GPU), and permissions of its files. Then check again.",
+            help="Run the commands that fix packages of shoal's environment (such as MLX for an "
+            "NVIDIA GPU) and the permissions of its files. Then check again.",
         ),
     ] = False,
 ) -> None:

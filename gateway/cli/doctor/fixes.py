@@ -43,10 +43,10 @@ def fix_all(findings: Iterable[Finding], output: Output) -> bool:
             undone = [_run(undo, output) for undo in fix.undo]
             after = ""
             if fix.undo:
-                after = "; undoing it failed too" if any(undone) else "; it was undone"
+                after = "; undoing the fix failed too" if any(undone) else "; the fix was undone"
             raise CliError(
                 f"the fix of {finding.name} failed: `{shlex.join(command)}` {trouble}{after}",
-                remedy="its output is above",
+                remedy="the command's output is above",
             )
     return bool(fixable)
 

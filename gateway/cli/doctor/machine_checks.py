@@ -133,8 +133,8 @@ def nvidia_trouble() -> str:
 
 
 def _drivers_lacking(root: Path) -> dict[Vendor, str]:
-    """Return the makers of this machine's GPUs, each with the reason why its driver lists none;
-    empty if it lists one."""
+    """Return each maker of a GPU in this machine, with the reason why the maker's driver lists no
+    GPU. The reason is empty if the driver lists one."""
     lacks: dict[Vendor, str] = {}
     for vendor, number in PCI_VENDORS.items():
         if vendor == "nvidia" and (has_pci_display(root, number) or shutil.which(NVIDIA[0])):

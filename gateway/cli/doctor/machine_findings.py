@@ -86,7 +86,10 @@ def mac_sleep_check(sleep: MacSleep) -> Finding:
         return Finding(
             "sleep", "warn", "`pmset -g` does not report it", "see System Settings, Energy"
         )
-    text = f"goes to sleep after {sleep.after_min} min without a user, and stops every rank on it"
+    text = (
+        f"this machine goes to sleep after {sleep.after_min} min without a user, which stops all "
+        "its ranks"
+    )
     if sleep.held_by:
         text += f" (kept awake now by {', '.join(sleep.held_by)})"
     return Finding("sleep", "warn", text, "run `sudo pmset -a sleep 0 womp 1 autorestart 1`")
@@ -195,8 +198,9 @@ def _bridge_off(service: str) -> str:
 def gpus(
     lacks: Mapping[Vendor, str], card: NodeCard | None, variables: Mapping[str, str]
 ) -> Finding:
-    """Return the finding about GPUs. `lacks`: the makers of the GPUs in the machine, each with the
-    reason why its driver lists none; empty: it does. `card`: the node's, None without a node."""
+    """Return the finding about GPUs. `lacks` has each maker of a GPU in this machine, with the
+    reason why the maker's driver lists no GPU (empty: it lists one). `card` is the node card; None
+    if no node runs."""
     listed = card.devices if card is not None else ()
     texts = [_title(device) for device in listed]
     makers = {device.vendor for device in listed}
@@ -229,7 +233,7 @@ def gpus(
 
 def llama(program: Collection[str], chosen: str, card: NodeCard | None) -> Finding:
     """Return the finding about llama-server. `program` is the command that starts it, `chosen` the
-    setting `runner.llama_server`, `card` the running node's."""
+    setting `runner.llama_server`, and `card` the node card (None: no node runs)."""
     name = "llama-server"
     if not program and chosen:
         remedy = "correct the setting runner.llama_server, then `shoal restart`"

@@ -86,10 +86,10 @@ def idle_gpu(version: str, text: str, gpus: str) -> Finding:
 
 
 def blas(settings: Settings, _running: bool) -> Finding:
-    """Check the BLAS library in use. Report how much faster it is, and how much faster or slower
-    the other value of `runner.parity` would be."""
+    """Check the BLAS library in use. Report its speed relative to one thread, for the current value
+    of `runner.parity` and for the other value."""
     if sys.platform != "linux":
-        return Finding("BLAS", "ok", "not needed here")
+        return Finding("BLAS", "ok", "needed only on Linux")
     here = mlx_here()
     if here.is_on_gpu:
         return Finding("BLAS", "ok", f"not needed: MLX computes on {here.device}")
@@ -136,6 +136,6 @@ def _reinstall() -> Fix:
 
 
 def _removal() -> tuple[str, ...]:
-    """Return the command that removes all builds of MLX for Linux. They contain the same files, so
-    a build is installed after the removal of all, itself included."""
+    """Return the command that removes all builds of MLX for Linux. The builds contain the same
+    files. So before a build is installed, all builds are removed, including that build itself."""
     return own_pip("uninstall", "-y", "mlx-cpu", *(build for _, build in BUILDS))

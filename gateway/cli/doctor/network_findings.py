@@ -18,8 +18,8 @@ from bus.wire.topology import NodeAddress, ranked
 from gateway.cli.doctor.check import Finding
 
 CLOCK_S = 1.0
-"""The largest difference between a peer's clock and ours, in seconds, that is no finding. Logs of
-several nodes are merged by time, so clocks must agree."""
+"""A peer's clock may differ from this node's clock by this many seconds. A larger difference is a
+warning, because logs of several nodes are merged by time."""
 GREETING_BYTES = 64
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f" + b"\x03"
 """The first bytes of a ZMTP greeting: the signature and the major version. A ZMTP 3 socket that
@@ -212,7 +212,10 @@ def _judge_answer(name: str, look: PeerLook, *, has_key: bool) -> Finding:
         remedy = "compare the fingerprints in `shoal keys show` here and there, then `shoal up`"
         return Finding(name, "error", "that node rejects this node's cluster key", remedy)
     if look.problem and spoken == "CURVE":
-        text = "that node rejects this machine's key: it has a cluster key, or another user runs it"
+        text = (
+            "that node rejects this machine's key, because it has a cluster key or another user "
+            "runs it"
+        )
         return Finding(name, "error", text, "run `shoal keys join` with that cluster's key")
     if look.problem:
         return Finding(

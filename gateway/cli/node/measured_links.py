@@ -16,7 +16,7 @@ KINDS = {
     "loopback": "this machine",
     "thunderbolt": "Thunderbolt",
     "ethernet": "Ethernet",
-    "maybe_ethernet": "Ethernet, perhaps",
+    "maybe_ethernet": "possibly Ethernet",
     "wifi": "Wi-Fi",
     "vpn": "VPN",
     "unknown": "kind unknown",

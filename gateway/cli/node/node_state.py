@@ -220,7 +220,7 @@ class NodeState:
                     text = f"no model {name!r}: {not_in_force(entry, node)}"
                 raise CliError(text, remedy=entry.remedy, code=NOT_FOUND)
             if held := parts_text(ModelId(plain), self.cards):
-                remedy = f"pull the other layers, or all of it with `shoal pull {plain}`"
+                remedy = f"pull the other layers, or the whole model with `shoal pull {plain}`"
                 raise CliError(f"no model {name!r}: {held}", remedy=remedy, code=NOT_FOUND)
             there = ", ".join(models) or "none"
             raise CliError(f"no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND)
@@ -249,8 +249,8 @@ class NodeState:
 
     @property
     def unlisted_count(self) -> int:
-        """Return how many ignored entries are missing from the nodes' cards. The length of a card
-        is limited, so a card may leave entries out."""
+        """Return how many passed-over entries of models folders are missing from the node cards.
+        The length of a card is limited, so a card may leave entries out."""
         return sum(max(0, card.passed_over_count - len(card.passed_over)) for card in self.cards)
 
 

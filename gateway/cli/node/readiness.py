@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 MAX_LIVES = 3
 """A service that was started this many times during one start of the node counts as stuck."""
 OLD_LOOKS = 20
-"""Checks (about 5 s) for which a model may stay failed if the first check already found it failed:
-it may have failed before this start. The leader places such a model again when the node joins."""
+"""If the first check already finds a model failed, it may have failed before this start. Then it
+counts as failed only after this many checks (about 5 s), because the leader places such a model
+again when the node joins."""
 
 
 NO_ROOM = "no memory"
@@ -27,8 +28,8 @@ NO_ROOM_LOOKS = 4
 """The number of consecutive checks (one per second) that find no node with enough memory for a
 model, after which `up` stops waiting."""
 NO_ROOM_REMEDY = (
-    "the node runs without it; free memory, or choose a smaller model with `shoal up --model` "
-    "after `shoal down`"
+    "the node runs without the model; free memory, or choose a smaller model with "
+    "`shoal up --model` after `shoal down`"
 )
 
 

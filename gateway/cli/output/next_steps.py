@@ -14,8 +14,8 @@ from gateway.cli.output.errors import at_home
 
 
 def program() -> str:
-    """Return how to call the command line from this shell: `shoal` if PATH finds this one, else its
-    path."""
+    """Return how to call the command line from this shell: `shoal` if PATH finds the `shoal` of
+    this installation, else the path of that program."""
     here = Path(sys.prefix) / "bin" / "shoal"
     on_path = shutil.which("shoal")
     if on_path is not None and Path(on_path).resolve() == here.resolve():

@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.cli.output.errors import CliError
 
-REMEDY = "run `shoal doctor`, and report the message if it finds nothing"
+REMEDY = "run `shoal doctor`; report this message if doctor finds no problem"
 
 
 def measured_by(
@@ -36,7 +36,7 @@ def measured_by(
     except subprocess.TimeoutExpired as error:
         raise CliError(
             f"the measurement {name} did not finish within {timeout_s:.0f} s",
-            remedy="close other programs and try again, then report it",
+            remedy="close other programs and try again; report the message if it appears again",
         ) from error
     finally:
         # its group may outlive it: a compiler of kernels runs beside the measurement

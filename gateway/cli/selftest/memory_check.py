@@ -32,7 +32,8 @@ PROMPT = "one two three four five six seven eight nine ten eleven twelve " * 60
 MADE_S, LISTED_S, READ_S = 120.0, 60.0, 120.0
 LOOK_S = 0.25
 SETTLE_S = 2.5
-"""Readings come once a second; the last one must follow the work."""
+"""How long readings are still taken after the work. They come once a second, and the last reading
+must be from after the work."""
 
 
 @dataclass(slots=True)
@@ -45,7 +46,7 @@ class Peak:
     loaded: int = 0
 
     def take(self, reading: RunnerReading) -> None:
-        """Add a reading."""
+        """Raise each figure to that of the reading, if that is larger."""
         self.device = max(self.device, reading.peak_bytes)
         self.process = max(self.process, reading.process_bytes)
         self.prefix = max(self.prefix, reading.prefix_bytes)
@@ -122,7 +123,7 @@ def _watch(api: NodeApi, work: Future[Any], peak: Peak) -> None:
 
 
 def _read_prompt(api: NodeApi) -> int:
-    """Send a long prompt; return its tokens."""
+    """Send a long prompt; return the number of its tokens."""
     body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 8, "temperature": 0}
     answer = api.post("/v1/completions", body, timeout_s=READ_S)
     return int(answer["usage"]["prompt_tokens"])

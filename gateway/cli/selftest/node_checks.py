@@ -37,7 +37,7 @@ LOGS = (
 
 
 def node_lines(site: SelftestSite) -> Iterator[SelftestLine]:
-    """Start one node, ask it in each dialect, kill its runner, and stop it."""
+    """Start one node, send it a question in each dialect, kill its runner, and stop the node."""
     api = site.api()
     yield judged(("node", "up"), True, f"answers after {site.took_s:.1f} s", "", _s(site.took_s))
     answers: dict[str, str] = {}
@@ -109,7 +109,7 @@ def group_lines(site: SelftestSite) -> Iterator[SelftestLine]:
 
 
 def jaccl_line(versions: dict[str, Any], platform: str) -> SelftestLine:
-    """Return whether this machine can use JACCL. The links themselves need two Macs."""
+    """Return whether this machine can use JACCL. A test of the links needs two Macs."""
     name = ("group", "JACCL")
     if platform != "darwin":
         return not_applicable(name, "JACCL needs Macs with Thunderbolt RDMA; this is no Mac")
@@ -148,7 +148,8 @@ def _answers(api: NodeApi, *, ranks: int) -> tuple[list[Any], dict[str, Any]]:
 def _numbered(
     own: list[list[tuple[str, float]]], alone: list[list[tuple[str, float]]]
 ) -> tuple[list[int], list[list[list[float]]]]:
-    """Return both answers with numbers for texts of tokens, as `agreement` takes them."""
+    """Return both answers with a number in place of each token's text, because `agreement` compares
+    numbers."""
     numbers: dict[str, int] = {}
 
     def number(text: str) -> int:

@@ -1,4 +1,5 @@
-"""Talks to a node's API: the same question in each dialect, and greedy tokens with their rivals."""
+"""Talks to a node's API: asks one question in each dialect, and reads greedy tokens with the
+likeliest alternatives."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ DIALECTS: Mapping[str, Callable[[NodeApi], str]] = {
 
 
 def tokens_of(api: NodeApi, question: str, count: int) -> list[list[tuple[str, float]]]:
-    """Return greedy tokens as texts: for each the chosen token, then the likeliest, each with its
-    log-probability."""
+    """Return the greedy tokens of an answer. Each position has the chosen token, then the likeliest
+    tokens, each as (text, log-probability)."""
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": question}],

@@ -1,7 +1,7 @@
 """Talks to the terminal and the system: `shoal selftest` checks shoal on this machine.
 
 It runs in a temporary home, and needs neither a network nor a running node. Exits with 1 if a check
-failed. At most ten minutes: a timer ends the current check, and the rest fails.
+failed. After ten minutes a timer ends the current check, and the remaining checks fail.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from gateway.cli.selftest.verdicts import (
 WHOLE_S = 540.0
 """Time for the checks. Stopping the nodes takes up to another minute."""
 MEASURE_S = 240.0
-REPORT = "run it again, and report the message if it stays"
+REPORT = "run the check again, and report the message if it appears again"
 
 
 class OutOfTime(Exception):

@@ -1,8 +1,9 @@
 """Compares greedy tokens with those of a reference.
 
 Pure. Two correct computations may round differently, for example because a batch has another shape.
-So tokens may differ at a near tie: there the reference's likeliest token is ahead of the other one
-by at most `gap_of` the precision. Later tokens follow a different text and are not compared.
+So tokens may differ at a near tie: there, the log-probability of the reference's likeliest token
+exceeds that of the other token by at most `gap_of(precision)`. Later tokens follow a different text
+and are not compared.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ GAPS: Mapping[str, float] = {"float32": 0.02}
 GAP_16_BITS = 0.25
 
 Steps = Sequence[Sequence[Sequence[float]]]
-"""For each token the likeliest tokens as [token, logprob], likeliest first."""
+"""For each position of an answer: the likeliest tokens as [token, logprob], likeliest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenAgreement:
-    """The comparison of some rows: `compared` tokens, of which `equal` are equal.
+    """The comparison of some rows, which have `compared` tokens. `equal` counts the tokens before
+    the first difference of each row.
 
     Each row that differs adds one gap, in nats: by how much its first different token is less
     likely than the reference's. Gaps of near ties are in `ties`, larger ones in `wrong`."""
@@ -33,7 +35,7 @@ class TokenAgreement:
 
     @property
     def is_good(self) -> bool:
-        """Return whether no row is wrong, and half of all tokens were compared before a tie."""
+        """Return whether no row is wrong, and at least half of all tokens are equal."""
         return not self.wrong and 2 * self.equal >= self.compared
 
 
@@ -43,8 +45,8 @@ def gap_of(precision: str) -> float:
 
 
 def agreement(rows: Iterable[tuple[Sequence[int], Steps]], gap: float) -> TokenAgreement:
-    """Compare rows of tokens with the steps of the reference. A row that is shorter than its
-    reference is wrong from its end on."""
+    """Compare rows of tokens with the steps of the reference. If a row is shorter than its
+    reference, its first missing token is a difference with an infinite gap, so the row is wrong."""
     count = compared = equal = 0
     ties: list[float] = []
     wrong: list[float] = []
@@ -59,7 +61,8 @@ def agreement(rows: Iterable[tuple[Sequence[int], Steps]], gap: float) -> TokenA
 
 
 def behind_by(token: int | None, step: Sequence[Sequence[float]]) -> float:
-    """Return by how many nats a token is behind the likeliest; infinite if it is not listed."""
+    """Return by how many nats a token is less likely than the likeliest token; infinite if `step`
+    does not list the token."""
     own = next((logprob for listed, logprob in step if listed == token), float("-inf"))
     return step[0][1] - own
 
@@ -70,7 +73,7 @@ def agreement_words(result: TokenAgreement, gap: float) -> str:
     wrong = f", {len(result.wrong)} rows differ" if result.wrong else ""
     return (
         f"{result.rows} rows, {result.equal} of {result.compared} tokens equal{ties}{wrong} "
-        f"(rule: equal, or a first difference within {gap:g} nats)"
+        f"(rule: equal, or the first difference of a row within {gap:g} nats)"
     )
 
 

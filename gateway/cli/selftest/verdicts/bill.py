@@ -14,7 +14,7 @@ from gateway.cli.selftest.verdicts.line import SelftestLine, judged
 
 LEAST_SHARE = 0.5
 RESERVE_BYTES = 1 << 30
-"""Free memory that must remain beside the bill, or the check is not run."""
+"""Free memory that must remain in addition to the bill; otherwise the check is not run."""
 GOOD_KV = (0.8, 1.25)
 
 
@@ -42,7 +42,8 @@ class Bill:
 
 
 def bill_lines(bill: Bill) -> Iterator[SelftestLine]:
-    """Compare the peak with the whole bill, and weights and KV with their terms."""
+    """Compare the peak with the whole bill, and the memory of weights and KV with their parts of
+    the bill."""
     share = bill.peak_bytes / max(1, bill.need_bytes)
     text = (
         f"the peak was {_mb(bill.peak_bytes)} (MLX {_mb(bill.device_bytes)}, process "
@@ -65,7 +66,10 @@ def bill_lines(bill: Bill) -> Iterator[SelftestLine]:
     if not bill.kv_tokens:
         return
     ratio = bill.loaded_bytes / max(1, bill.weights_bytes)
-    text = f"{_mb(bill.loaded_bytes)} loaded, {_mb(bill.weights_bytes)} estimated (rule: 2%)"
+    text = (
+        f"{_mb(bill.loaded_bytes)} loaded, {_mb(bill.weights_bytes)} estimated "
+        "(rule: they differ by at most 2%)"
+    )
     figures = {"loaded_bytes": bill.loaded_bytes, "bill_bytes": bill.weights_bytes}
     yield judged(("memory", "weights"), abs(ratio - 1.0) <= 0.02, text, advice, figures)
     billed = bill.kv_bytes / max(1, bill.context_tokens)
@@ -73,7 +77,7 @@ def bill_lines(bill: Bill) -> Iterator[SelftestLine]:
     low, high = GOOD_KV
     text = (
         f"{measured:,.0f} bytes a token after {bill.kv_tokens:,} tokens, {billed:,.0f} estimated "
-        f"(rule: {low:g} to {high:g} times)"
+        f"(rule: {low:g} to {high:g} times the estimate)"
     )
     figures = {"kv_bytes_per_token": round(measured), "bill_bytes_per_token": round(billed)}
     is_good = low * billed <= measured <= high * billed

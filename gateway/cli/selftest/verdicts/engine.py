@@ -23,11 +23,13 @@ REPORT = (
     "on this machine may be wrong"
 )
 FEWER_BITS: Mapping[str, float] = {"8bit": 0.5, "4bit": 2.0}
-"""How far fewer bits may change the log-probability of the first token, in nats."""
+"""Limits for KV in fewer bits. In full precision, the first token that it chooses may be this many
+nats less likely than the likeliest token."""
 
 
 def greedy_lines(document: Mapping[str, Any]) -> Iterator[SelftestLine]:
-    """Compare the engine's greedy tokens with plain mlx-lm's, alone and in a batch."""
+    """Compare the engine's greedy tokens with those of plain mlx-lm, for rows that run alone and
+    for rows in a batch."""
     steps, gap = document["plain"]["rows"], gap_of(document["precision"])
     for part in ("alone", "batch"):
         name = ("parity", part)
@@ -41,7 +43,8 @@ def greedy_lines(document: Mapping[str, Any]) -> Iterator[SelftestLine]:
 
 
 def sampling_lines(document: Mapping[str, Any]) -> Iterator[SelftestLine]:
-    """Check that seeds repeat, and that frequencies fit the model's distribution."""
+    """Check that a seed always gives the same tokens, that different seeds give different texts,
+    and that the frequencies of sampled tokens fit the model's distribution."""
     first, second = document["twice"]
     different = len({tuple(row) for row in first})
     is_good = first == second and different == len(first)
@@ -72,7 +75,7 @@ def sampling_lines(document: Mapping[str, Any]) -> Iterator[SelftestLine]:
 
 
 def kv_lines(document: Mapping[str, Any]) -> Iterator[SelftestLine]:
-    """Check for each format of the KV cache that a reused prefix changes nothing."""
+    """Check for each format of the KV cache that a reused prefix does not change the answer."""
     kinds = document["kinds"]
     for kind, measured in kinds.items():
         name = ("kv", kind)
@@ -91,8 +94,8 @@ def _kv_line(name: tuple[str, str], measured: Mapping[str, Any], full: list[Any]
     lengths = ", ".join(str(row["length"]) for row in reused)
     how = "cut to" if measured["trims"] else "used whole at"
     parts = [
-        f"prefix {how} {lengths} tokens: {agreement_words(compared, gap)}",
-        f"log-probabilities within {off:.2g} nats of a fresh read (limit {gap:g})",
+        f"reused prefix {how} {lengths} tokens: {agreement_words(compared, gap)}",
+        f"log-probabilities within {off:.2g} nats of a fresh prefill (limit {gap:g})",
     ]
     for other, steps in (("batch", measured["batch"]), ("plain", measured.get("plain"))):
         if steps is None:
@@ -101,7 +104,7 @@ def _kv_line(name: tuple[str, str], measured: Mapping[str, Any], full: list[Any]
         against = fresh if other == "batch" else steps
         if not agreement([(tokens, against)], gap).is_good:
             who = "a batch" if other == "batch" else "plain mlx-lm"
-            faults.append(f"{who} gives other tokens")
+            faults.append(f"{who} gives different tokens")
     figures: dict[str, Figure] = {
         **_figures(compared, gap),
         "held": measured["held"],
@@ -111,7 +114,10 @@ def _kv_line(name: tuple[str, str], measured: Mapping[str, Any], full: list[Any]
     if (limit := FEWER_BITS.get(name[1])) is not None:
         changed = behind_by(int(fresh[0][0][0]), full[0])
         figures["first_token_nats"] = round(changed, 4)
-        parts.append(f"first token {changed:.2g} nats from full precision (limit {limit:g})")
+        parts.append(
+            f"in full precision, the first token is {changed:.2g} nats behind the likeliest one "
+            f"(limit {limit:g})"
+        )
         if changed > limit:
             faults.append("fewer bits change the first token too much")
     text = "; ".join([*faults, *parts])

@@ -1,6 +1,6 @@
 """Tests whether drawn tokens fit a known distribution, with Pearson's chi-square.
 
-Pure. The limit is the value that a correct sampler exceeds once in 10,000 times (Wilson and
+Pure. The limit is the value that a correct sampler exceeds in one of 10,000 tests (Wilson and
 Hilferty's approximation). Tokens that are expected less often than `FEWEST` times form one bin.
 """
 
@@ -63,7 +63,7 @@ def fit_of(expected: Mapping[int, float], counts: Mapping[int, int]) -> ChiSquar
 
 
 def limit_of(degrees: int) -> float:
-    """Return the chi-square that a correct sampler exceeds once in 10,000 times."""
+    """Return the chi-square that a correct sampler exceeds in one of 10,000 tests."""
     part = 2.0 / (9.0 * degrees)
     return degrees * (1.0 - part + Z * math.sqrt(part)) ** 3
 

@@ -72,9 +72,12 @@ def nodes(
 
 def fleet(
     invocation: Invocation,
-    model: Annotated[str, typer.Argument(help="The model that verifies; default: any.")] = "",
+    model: Annotated[
+        str, typer.Argument(help="The model that verifies drafts; default: any.")
+    ] = "",
     proposer: Annotated[
-        str, typer.Option("--proposer", help="The model that proposes; `ngram`: none.")
+        str,
+        typer.Option("--proposer", help="The model that drafts; `ngram`: drafts without a model."),
     ] = "",
 ) -> None:
     """Show the nodes with the roles and measured speeds of their models, and which nodes would
@@ -92,7 +95,7 @@ def fleet(
                 if node["node"] == answer["node"]
                 else "linked"
                 if node["linked"]
-                else "through others",
+                else "through other nodes",
                 f"{node['age_s']:.0f} s",
                 "-" if node["round_trip_ms"] is None else f"{node['round_trip_ms']:.1f} ms",
                 row["model"],

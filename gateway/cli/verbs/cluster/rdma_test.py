@@ -29,7 +29,7 @@ def rdma_test(
     invocation: Invocation,
     nodes: Annotated[
         str | None,
-        typer.Option("--nodes", help="Names or ids in rank order, `a,b,c`; default: all."),
+        typer.Option("--nodes", help="Names or ids of nodes in rank order, `a,b,c`; default: all."),
     ] = None,
     quick: Quick = False,
     stress: Stress = False,

@@ -154,7 +154,8 @@ def _delete_others(folder: Path, current: Environment | None) -> None:
 
 
 def _pinned(packages: Sequence[str], lock: str) -> tuple[str, ...]:
-    """Return the named packages, each with its version in the lock; without names all of it."""
+    """Return the named packages, each with its version in the lock; without names, return all
+    packages of the lock."""
     pins = {_plain(name): f"{name}{pin}" for name, pin in _PIN.findall(lock)}
     names = [match[0] for match in map(_NAME.match, packages) if match] or pins
     return tuple(pins.get(_plain(name), name).removesuffix("@ ") for name in names)

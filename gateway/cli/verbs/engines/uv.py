@@ -29,8 +29,9 @@ ENDS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PackageSources:
-    """Where packages come from; the default is as uv is configured. Without `build` only wheels
-    are used: building a package runs its code, and what the build needs has no pins."""
+    """Where packages come from; by default uv's own configuration decides. Without `build` only
+    wheels are used, because building a package runs its code, and the packages that a build needs
+    are not pinned."""
 
     index: Annotated[
         list[str] | None,

@@ -77,11 +77,15 @@ def bench(
     model: Annotated[
         str | None, typer.Argument(help="A model; default: the node's default model.")
     ] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, max=256)] = 1,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", min=1, max=256, help="Requests at the same time.")
+    ] = 1,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Measured rounds.")] = 3,
     warmup: Annotated[int, typer.Option("--warmup", min=0, help="Warm-up rounds.")] = 1,
     tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens per answer.")] = 256,
-    prompt_words: Annotated[int, typer.Option("--prompt-words", min=1)] = 64,
+    prompt_words: Annotated[
+        int, typer.Option("--prompt-words", min=1, help="Words per prompt.")
+    ] = 64,
     save: Annotated[Path | None, typer.Option("--save", help="Write JSON to this file.")] = None,
 ) -> None:
     """Measure tokens per second, time to first token and gaps between tokens."""
@@ -212,7 +216,9 @@ def _show(output: Output, report: dict[str, Any]) -> None:
     output.table(("", ">mean", ">std", ">p50", ">p95", ">p99"), _rows(report))
     least, most, wanted = report["tokens_least"], report["tokens_most"], report["tokens_asked"]
     each = f"{least}" if least == most else f"{least} to {most}"
-    short = "" if least == wanted else f" (requested: {wanted}; the model's limits end it earlier)"
+    short = (
+        "" if least == wanted else f" (requested: {wanted}; the model's limits end answers earlier)"
+    )
     answers = "1 answer" if report["answers"] == 1 else f"{report['answers']} answers"
     peaks = ", ".join(size(peak["peak_bytes"]) for peak in report["memory"].get("peaks", ()))
     output.say(

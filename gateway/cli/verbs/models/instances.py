@@ -34,14 +34,16 @@ Kv = Annotated[
     str | None,
     typer.Option(
         "--kv",
-        help="KV cache: `full`, `8bit`, `4bit`, or a window of the last tokens, "
-        "`window:4096`; default: the model's card.",
+        help="Format of the KV cache: `full`, `8bit`, `4bit`, or a window of the last tokens, "
+        "such as `window:4096`; default: the format in the model's card.",
     ),
 ]
 Another = Annotated[
     bool, typer.Option("--another", help="Load one more replica, even if the model is in memory.")
 ]
-Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")]
+Wait = Annotated[
+    float, typer.Option("--wait", min=0.0, help="Seconds to wait until the model is ready.")
+]
 
 
 @dataclass(frozen=True, slots=True)

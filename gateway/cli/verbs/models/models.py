@@ -250,7 +250,7 @@ def _fields(card: ModelCard, state: NodeState) -> dict[str, Any]:
 
 
 def _kv(card: ModelCard) -> str:
-    """Return the KV cache's bytes per token, and its format if that is not full width."""
+    """Return the KV cache's bytes per token, and its format if that is not full precision."""
     grows = card.kv_bytes_per_token
     if window_of(card.kv):
         row = window_bytes(grows, card.kv, card.context_tokens)

@@ -182,7 +182,10 @@ def _bar(began_s: float, ended_s: float, whole_s: float) -> str:
 def _notes(record: Row) -> Iterable[str]:
     lead = record["lead"]
     if lead is None:
-        yield "no data from the runner: the request ended before it, or its model generates no text"
+        yield (
+            "no data from the runner: the request ended before it reached a runner, or its model "
+            "generates no text"
+        )
         return
     clock = lead["clock"]
     yield (

@@ -59,13 +59,13 @@ def timeline(
     columns = ("runner", "model", "rank", "phase", ">step", ">silent", "last", "note")
     output.table(columns, [_runner(runner) for runner in runners])
     if not runners:
-        output.note(f"no runner {f'of {model} ' if model else ''}there")
+        output.note(f"these nodes have no runner{f' of {model}' if model else ''}")
     for runner in cast(list[Row], answer["behind"]):
         verb = "is" if runner["ended_at_s"] is None else "was"
         output.warn(f"{_rank(runner)} {verb} behind: {runner['why']}")
     for node in cast(list[Row], answer["unreached"]):
         ranks = ", ".join(f"{rank['model']} rank {rank['rank']}" for rank in node["ranks"])
-        output.warn(f"{node['message']}{f'; there: {ranks}' if ranks else ''}")
+        output.warn(f"{node['message']}{f'; its ranks: {ranks}' if ranks else ''}")
     _entries(output, cast(list[Row], answer["timeline"]), limit)
     if answer["timeline"]:
         for clock in cast(list[Row], answer["clocks"]):

@@ -341,8 +341,8 @@ def _configure(settings: Settings, output: Output, beside_python: bool) -> None:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Return the environment of this command for the node, without plain-text keys. All processes
-    of the node can read their environment."""
+    """Return this command's environment variables for the node's processes, without plain-text
+    keys, because every process of the node can read them."""
     environment = {LAUNCHED_BY: "shoal up", **os.environ}
     environment.pop(API_KEY, None)
     if API_KEYS in environment:

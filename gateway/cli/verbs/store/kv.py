@@ -1,6 +1,6 @@
 """Talks to the disk: `shoal kv ls` and `purge`, for KV of long prompts (decisions 0099 and 0106).
 
-Runners write and read these files. A runner that finds a file deleted computes the prompt.
+Runners write and read these files. If a file was deleted, the runner computes the prompt again.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from gateway.cli.command import Invocation
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import CliError
 
-Model = Annotated[str | None, typer.Argument(metavar="[MODEL]", help="A model; all without it.")]
+Model = Annotated[
+    str | None, typer.Argument(metavar="[MODEL]", help="A model; default: all models.")
+]
 
 
 def ls(invocation: Invocation, model: Model = None) -> None:
-    """List the models of which this node has KV on disk, with the number of prompts, and of copies
-    from other nodes. Also their tokens and bytes, and when KV was last used."""
+    """List the models whose KV is on this node's disk. For each model: the number of prompts, of
+    copies from other nodes and of tokens, the size, and the last use."""
     settings, output = invocation.settings(), invocation.output
     by_model: dict[str, list[KvFile]] = {}
     for file in kv_files(kv_root(settings.paths.state), model):
@@ -51,12 +53,14 @@ def ls(invocation: Invocation, model: Model = None) -> None:
         for row in models
     ]
     output.table(("model", ">prompts", ">copies", ">tokens", ">size", ">last used"), rows)
-    output.note(f"the limit is {size(limit)} (runner.kv_disk_bytes)" if limit else "it is off")
+    output.note(
+        f"the limit is {size(limit)} (runner.kv_disk_bytes)" if limit else "KV on disk is off"
+    )
 
 
 def purge(invocation: Invocation, model: Model = None) -> None:
     """Delete the KV of long prompts from this node's disk, of one model or of all. Runners compute
-    these prompts again. Other nodes delete their copies of it within a minute."""
+    these prompts again. Other nodes delete their copies of this KV within a minute."""
     root, output = kv_root(invocation.settings().paths.state), invocation.output
     try:
         count, total = delete_files(root, model)

@@ -42,7 +42,7 @@ def test_a_change_that_does_not_help_is_undone(tmp_path: Path) -> None:
     done, undone = tmp_path / "done", tmp_path / "undone"
     no_proof = (sys.executable, "-c", "import mlx.nothing_of_this_name")
     fix = Fix((touching(done),), proof=(no_proof,), undo=(touching(undone),))
-    with pytest.raises(CliError, match="exited with 1; it was undone"):
+    with pytest.raises(CliError, match="exited with 1; the fix was undone"):
         fix_all([Finding("mlx", "warn", "a GPU is idle", "do it", fix)], Output())
     assert done.exists() and undone.exists()
 
@@ -55,7 +55,7 @@ def test_a_command_that_fails_is_undone_and_named(tmp_path: Path, undo_fails: bo
     with pytest.raises(CliError, match="exited with 3") as caught:
         fix_all([found, problem(touching(later))], Output())
     assert undone.exists() and not later.exists()
-    word = "undoing it failed too" if undo_fails else "it was undone"
+    word = "undoing the fix failed too" if undo_fails else "the fix was undone"
     assert word in caught.value.message
 
 

@@ -123,4 +123,4 @@ def test_a_model_without_room_is_told_with_the_sum_and_not_waited_for() -> None:
         assert isinstance(watch.judge(look), Starting), "it may have been a moment's"
     stuck = watch.judge(without)
     assert isinstance(stuck, Stuck) and stuck.why == f"big is not loaded: {why}"
-    assert "the node runs without it" in stuck.remedy
+    assert "the node runs without the model" in stuck.remedy

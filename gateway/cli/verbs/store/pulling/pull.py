@@ -48,7 +48,7 @@ def pull(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only show the files and the nodes where it fits."),
+        typer.Option("--dry-run", help="Only show the files and the nodes where the model fits."),
     ] = False,
     anyway: Annotated[
         bool,
@@ -56,14 +56,16 @@ def pull(
     ] = False,
     detach: Annotated[
         bool,
-        typer.Option("--detach", help="End once the node has begun; see `shoal pulls`."),
+        typer.Option(
+            "--detach", help="Return once the node has begun the pull; see `shoal pulls`."
+        ),
     ] = False,
     split: Annotated[
         str | None,
         typer.Option(
             "--split",
             metavar="NODE,NODE[,...]",
-            help="Each node downloads only its own layers; `a=12,b=16` gives their numbers.",
+            help="Each node downloads only its own layers; `a=12,b=16` sets how many.",
         ),
     ] = None,
 ) -> None:
@@ -175,7 +177,8 @@ _HINT = "Ctrl-C does not end this pull; `shoal pulls cancel {}` does"
 
 
 def _interrupted(last: Mapping[str, Any]) -> str:
-    """Return what becomes of a pull whose command the user interrupts after this event."""
+    """Return a text that says whether the pull continues when the user interrupts the command after
+    this event."""
     if not last:
         return "interrupted; `shoal pulls` shows whether the node pulls"
     if last["background"]:

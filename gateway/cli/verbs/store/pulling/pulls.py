@@ -95,8 +95,8 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _note(row: Mapping[str, Any]) -> str:
-    """Return the note of a pull: its layers, the quantisation that the memory chose, and why it
-    waits or failed."""
+    """Return the note of a pull: its layers, the chosen quantisation of a GGUF repository, and why
+    the pull waits or failed."""
     text = row["message"] if row["state"] == "failed" else row["note"]
     span = row.get("layers")
     layers = f"layers {span[0]} to {span[1] - 1}" if span else ""

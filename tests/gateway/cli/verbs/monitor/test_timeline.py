@@ -76,7 +76,7 @@ def test_who_stands_behind_and_who_was_not_reached_is_said_above_the_entries(
     assert found.returncode == 0, found.stderr
     assert f"{PATH}?model=tiny&node=kelp" in asked
     assert "rank 1 of tiny on kelp is behind: it is halted" in found.stderr
-    assert "node eel is not there; there: tiny rank 2" in found.stderr
+    assert "node eel is not there; its ranks: tiny rank 2" in found.stderr
     assert "1 earlier" in found.stderr
     assert "step=14" in found.stdout and "step=13" not in found.stdout
     assert "halted" in found.stdout and "5.0 MB" in found.stdout
