@@ -42,8 +42,8 @@ NOTICED_S, NOTICED_LOOK_S = 5.0, 0.01
 
 class Cluster:
     """The cluster as one HTTP process sees it. `near` reaches the HTTP processes of this node;
-    `catalog` has the models and instances, `runners` the connections to the runners.
-    `refusal_of_error` makes the refusal for a call of another node that failed here."""
+    `catalog` has the models and instances, `runners` the connections to the runners. If this node
+    fails to answer a call of another node, `refusal_of_error` makes the refusal from the error."""
 
     def __init__(
         self,

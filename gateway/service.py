@@ -45,7 +45,8 @@ LEAVES = "the gateway is shutting down; send the request again"
 
 
 class HttpService:
-    """One HTTP process: its four facades, and its end."""
+    """The parts of one HTTP process: its four facades, and the methods that drain and stop the
+    process."""
 
     def __init__(
         self, cluster: Cluster, parts: Parts, records: AllRecords, watch: Watch, boot: Boot

@@ -73,7 +73,7 @@ class CancelRouter:
         calls.answer(STOP_REQUEST, self._stop_here)
 
     def answer_for(self, *owners: Cancellable) -> None:
-        """Begin to stop this process's requests, for callers in this process and in others. Each
+        """Let callers in this process and in other processes stop this process's requests. Each
         request belongs to one of `owners`."""
         self._own = RememberedCancels(*owners)
         self._near.answer(STOP_HERE, lambda call: Done(done=self.cancel_here(call.request)))

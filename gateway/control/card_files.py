@@ -81,8 +81,8 @@ class CardFiles:
         if begun_with and begun_with != tag_of(newest):
             where = "" if newest is None else f" on {newest.name}"
             raise CardChanged(
-                f"the card of {model} was changed{where} in the meantime; read it with "
-                f"`shoal card export {model}`, and change that"
+                f"the card of {model} was changed{where} in the meantime; read the new card "
+                f"with `shoal card export {model}`, and repeat the change"
             )
         return cards
 

@@ -1,7 +1,8 @@
 """Talks to this node's disk: the `card.toml` in the folder of one model.
 
-A card is written to a new file that replaces the old one in one step. Its modification time is the
-instant at which its writer wrote it. That is the same on all nodes, even if their clocks differ.
+A card is written to a new file that replaces the old one in one step. The file's modification time
+is set to the time of the change, which the writing gateway sends to all nodes. So the time is the
+same on all nodes, even if their clocks differ.
 """
 
 from __future__ import annotations

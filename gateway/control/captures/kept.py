@@ -19,7 +19,7 @@ from bus.wire.errors import ShoalError
 
 KEPT_S = 600.0
 CLAIM_S = 120.0
-"""How long an unfinished claim counts as running."""
+"""For this long, a claim file without a capture means that the capture is still being made."""
 AT_A_TIME = 2
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _MOST_NAME = 64
@@ -38,8 +38,9 @@ class KeptCaptures:
         self._in_memory: dict[str, bytes] = {}
 
     def claimed(self, name: str) -> bool:
-        """Claim a capture. Return whether the claim succeeded, so that the caller must make the
-        capture. Raises CaptureRefused if the name is not valid or other captures are running."""
+        """Create the claim file of a capture. Return whether this call created it; then the caller
+        must make the capture. Raises CaptureRefused if the name is not valid or other captures are
+        running."""
         if len(name) > _MOST_NAME or not _NAME.fullmatch(name):
             raise CaptureRefused(
                 "the name of a capture has only lower-case letters, digits and hyphens"
@@ -77,7 +78,7 @@ class KeptCaptures:
         return self._in_memory.get(name)
 
     def forget(self, name: str) -> None:
-        """Delete a capture. Its claim remains for a while, so that a late question does not make
+        """Delete a capture. Its claim file remains for a while, so that a late call does not make
         the capture again."""
         if _NAME.fullmatch(name) and len(name) <= _MOST_NAME and self._folder.is_dir():
             self._in_memory.pop(name, None)

@@ -88,8 +88,8 @@ class Machine:
 
 
 def remover_of(secret_files: Iterable[str], variables: Collection[str] = ()) -> Remover:
-    """Return a remover of this node's secrets: from key files and from the environment, whose
-    `variables` are secret too."""
+    """Return a remover of this node's secrets. They come from the key files and from the
+    environment. The values of `variables` are secrets, too."""
     environment = {name: value for name, value in os.environ.items() if not _is_file(value)}
     secrets = secrets_of(environment, _contents(secret_files))
     named = {environment[name].strip() for name in variables if name in environment}

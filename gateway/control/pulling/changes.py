@@ -38,7 +38,7 @@ def answer_pull_changes(calls: NodeCalls, bus: BusClient) -> None:
         except BadMessage as error:
             return PullResult(deleted_bytes=0, why=f"the worker sent an unknown answer: {error}")
         if not isinstance(answer, PullChanged):
-            why = "the worker sent an unknown answer; check that it has the same version"
+            why = "the worker sent an unknown answer; check that it runs the same version of shoal"
             return PullResult(deleted_bytes=0, why=why)
         return PullResult(deleted_bytes=answer.deleted_bytes, why=answer.why)
 

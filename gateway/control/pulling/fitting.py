@@ -29,8 +29,8 @@ from gateway.control.pulling.workers import Hold, Workers
 from gateway.view.readings import ClusterReadings
 
 ANSWER_S = 6.0
-"""Time for the leader's answer. A worker pauses a pull for longer than this after each repeated
-question."""
+"""How long to wait for the leader's answer. After each repeated question, a worker pauses a pull
+for longer than this."""
 FORECAST_S = 60.0
 """A dry run waits at most this long for a node's forecast, even if the hub asks to wait longer."""
 

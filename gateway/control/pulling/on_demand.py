@@ -44,8 +44,8 @@ class PullsOnDemand:
         return frozenset(self._tasks)
 
     def allows(self, model: ModelId) -> bool:
-        """Return whether the model matches a pattern of `pull_on_demand`. If a model is deleted
-        while a request waits for it, only such a model is pulled again."""
+        """Return whether the model matches a pattern of `pull_on_demand`. A model that is deleted
+        while a request waits for it is pulled again only if it matches."""
         return demanded_repository(model, {}, self._patterns) is not None
 
     def want(self, model: ModelId) -> None:

@@ -67,8 +67,8 @@ class Splitting:
     ) -> SplitPlan | Refusal | PullState:
         """Return the split of a model over the nodes of `counts`. These are numbers of layers, in
         the order of the layers; or all None, so that the leader chooses numbers and order. Return a
-        refusal, or the failed state of the pull from which the model's card was to come. Raises
-        OwnerSilent, BadRequest."""
+        refusal if the model cannot be split so, or the failed state of the pull that was to deliver
+        the model card. Raises OwnerSilent, BadRequest."""
         held = await self._fitting.forecast(next(iter(counts)), target)
         if held.state.phase == "failed":
             return held.state

@@ -77,8 +77,8 @@ def _not_given(
         return None
     names = ", ".join(sorted(by_node[node].name for node in having))
     text = (
-        f"only {names} has {model}, but it sends no models to other nodes: "
-        "it listens only on its own machine; set cluster.listen there"
+        f"only {names} has {model}, but cannot send it to other nodes, because it listens only on "
+        "its own machine; set cluster.listen there"
     )
     return Refusal(reason="weights_unavailable", message=text)
 
