@@ -57,8 +57,8 @@ class ReceiveTap:
     for the client's disconnect.
 
     A request counts as running for its API key until the last byte of the answer. The framework,
-    falcon, reads a first piece of the body before its middleware runs, and would wait for a slow
-    client. This class gives falcon an empty piece, so callers without access are refused
+    falcon, reads the first part of the body before its middleware runs, and would wait for a slow
+    client. This class gives falcon an empty first part, so callers without access are refused
     immediately. A body that never arrives then runs into the deadline of `read_body`. HEAD is
     routed as GET, and the body of the answer is dropped.
     """
@@ -87,8 +87,8 @@ class ReceiveTap:
 
 
 class _Opened:
-    """A `receive` that first returns an empty piece, and notes that the body was cut if the client
-    disconnects."""
+    """An ASGI `receive` that first returns an empty part of the body. If the client disconnects, it
+    records in the scope that the body was cut."""
 
     def __init__(self, noted: RequestScope, receive: Receive) -> None:
         self._noted = noted

@@ -35,7 +35,7 @@ def caller_of(req: Request) -> Caller | None:
 
 def key_id(req: Request) -> str | None:
     """Return the id of a request's API key; rotating a key does not change its id. None without a
-    key, and for a node's key if its settings have only one."""
+    key. Also None for a key in the node's settings, if it is the only one there."""
     caller = caller_of(req)
     return None if caller is None else caller.key_id
 
@@ -83,8 +83,9 @@ async def check_owner(req: Request, options: Options, what: str, also: str = "")
 async def owner_of_kept(req: Request, options: Options) -> str:
     """Return the owner id of the stored answers, conversations and jobs that a request may read.
 
-    The owner id is the id of the API key. It is "" for the node's owner, and for a node's key if
-    its settings have only one. Without a key, every other user of this machine has an own id.
+    The owner id is the id of the API key. It is "" for the node's owner, and for a key in the
+    node's settings if it is the only one there. Without a key, every other user of this machine has
+    an own id.
     """
     if caller_of(req) != STRANGER or await is_owner(req, options):
         return key_id(req) or ""

@@ -138,7 +138,7 @@ class Connection(protocol.ASGIProtocol):
     def _send_body(
         self, body: bytes, chunked: bool = False, last: bool = False, size: int | None = None
     ) -> None:
-        """Write a piece of a body. Each line of JSON is sent as a separate chunk, because some
+        """Write a part of a body. Each line of JSON is sent as a separate chunk, because some
         clients parse each chunk as one JSON value."""
         if not (self._is_of_lines and chunked and body.count(b"\n") > 1):
             super()._send_body(body, chunked, last, size)

@@ -47,15 +47,15 @@ _ERROR_TEXTS: Mapping[int, str] = {
     401: "The API key is missing or unknown.",
     403: "The API key's scope does not allow this.",
     404: "No such model or object.",
-    409: "It conflicts with the current state.",
-    412: "It changed since the client read it.",
+    409: "The request conflicts with the current state.",
+    412: "The object changed since the client read it.",
     413: "The body is too large.",
     429: "The queue is full; see `Retry-After` and the position.",
     500: "Internal error.",
-    501: "The system does not allow it; see the reason.",
+    501: "The system does not allow the action; see the reason.",
     502: "Another service of this node, or a provider, sent an invalid answer.",
     503: "The model is not ready; see `Retry-After`.",
-    504: "A wait passed its deadline; the message names the wait.",
+    504: "A deadline passed; the message says what shoal waited for.",
     507: "Not enough memory.",
 }
 GENERATION_ERRORS = (400, 401, 404, 413, 429, 500, 502, 503, 504, 507)
@@ -64,16 +64,20 @@ GENERATION_ERRORS = (400, 401, 404, 413, 429, 500, 502, 503, 504, 507)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method of one path. `path` is in the router's form (`/v1/models/{id:path}`).
+    """One method of one path.
 
-    `resource` builds the falcon resource from the process's service handle. `body` parses the body.
-    `answers` is the content type of a whole answer ("": there is none) and `answer` its type (None:
-    an untyped object). `status` is the status of success. `streams` is the content type of a
-    stream, `event` the type of the JSON in each event or line, `ends_with` the data of a last event
-    that is not JSON. If two rows have one path, the row with `marked_by` answers requests with that
-    header; the document shows the other row. `scope` is the scope that an API key needs. If
-    `counts`, requests count towards the key's budget. `keyless` names who may use the route without
-    a key on a node without keys (None: `anyone` for the scope `inference`, else `owner`).
+    - `path`: in the router's form, such as `/v1/models/{id:path}`.
+    - `resource`: builds the falcon resource from the process's service handle.
+    - `body`: the pydantic model that describes and parses the body.
+    - `answers`: the content type of an answer that is not a stream; empty if there is none.
+      `answer`: the type of that answer; None: an untyped object. `status`: the status of success.
+    - `streams`: the content type of a stream. `event`: the type of the JSON in each event or line.
+      `ends_with`: the data of a last event that is not JSON.
+    - `marked_by`: if two rows have one path, the row with `marked_by` answers requests that have
+      this header. The document shows only the other row.
+    - `scope`: the scope that an API key needs. `counts`: requests count towards the key's budget.
+    - `keyless`: who may use the route without a key, on a node without keys (None: `anyone` for the
+      scope `inference`, else `owner`).
     """
 
     method: Method

@@ -22,7 +22,7 @@ def number_of(req: Request, name: str, default: float, *, least: float, most: fl
     except ValueError:
         number = math.nan
     if not least <= number <= most:
-        raise bad_field(name, f"a number from {least:g} to {most:g}")
+        raise bad_field(name, f"must be a number from {least:g} to {most:g}")
     return number
 
 
@@ -33,5 +33,5 @@ def is_yes(req: Request, name: str, *, default: bool = False) -> bool:
     if text is None:
         return default
     if text.casefold() not in _YES_NO:
-        raise bad_field(name, "true or false")
+        raise bad_field(name, "must be true or false")
     return _YES_NO[text.casefold()]

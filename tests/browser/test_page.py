@@ -172,7 +172,7 @@ def test_an_open_request_is_listed_and_cancelled(tab: Tab, node: Node) -> None:
     tab.view("requests")
     stream = node.stream("What is shoal?", min_tokens=3500, max_tokens=3600)
     page.get_by_role("button", name="Cancel req-").first.click()
-    expect(page.get_by_role("status").filter(has_text="Cancelling it")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Cancelling the request")).to_be_visible()
     stream.wait(30)
     assert stream.usage is None or stream.usage["completion_tokens"] < 3500
     expect(page.locator("tbody .bar-cell .part").first).to_be_visible()

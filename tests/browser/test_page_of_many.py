@@ -206,7 +206,7 @@ def test_a_model_is_split_over_chosen_nodes(tab: Tab, cluster: Cluster) -> None:
     expect(page.locator(".pill.good", has_text="ready")).to_be_visible(timeout=30_000)
     by_hand(page)
     page.get_by_role("button", name="Load it").click()
-    expect(page.locator("p.good")).to_contain_text("already matches this")
+    expect(page.locator("p.good")).to_contain_text("already matches this request")
 
 
 def test_what_cannot_be_placed_so_is_told_in_words_and_mended(tab: Tab) -> None:

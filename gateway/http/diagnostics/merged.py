@@ -23,7 +23,7 @@ def timeline(
     clocks: Clocks,
     now_s: float,
 ) -> dict[str, Any]:
-    """Return the timeline of the `wanted` runners, as a function of instance and model.
+    """Return the timeline of the runners for which `wanted(instance, model)` is true.
 
     It has the runners (running ones first) and at most `most` entries of each, merged. It also has
     the ranks that block their groups at `now_s`, unreached nodes with their ranks, and clock

@@ -37,7 +37,7 @@ class AnswerResource(Resource):
         streams = (req.get_param("stream") or "false").casefold() not in ("false", "0")
         replayed = self.endpoint.replayed
         if streams and replayed is None:
-            text = "stream: a stored answer is not streamed; omit it"
+            text = "stream: a stored answer cannot be streamed; omit this field"
             raise HttpFaultRaised(HttpFault(400, "invalid_value", text, field="stream"))
         answer = await _stored_answer(self.records, req, self.endpoint, answer_id)
         if streams and replayed is not None:

@@ -53,7 +53,7 @@ NO_KEY = (
 
 
 class ReadingsTold(TypedDict):
-    """The latest readings: keyed by node, or a list of one kind."""
+    """The latest readings, by kind. The readings of a kind are a map by node, or a list."""
 
     nodes: dict[str, Annotated[dict[str, Any], Dump(NodeReading, adds=(("age_s", "number"),))]]
     hardware: dict[str, Annotated[dict[str, Any], Dump(HardwareReading)]]
@@ -337,8 +337,8 @@ class MetricsResource(Resource):
     """`GET /metrics`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with Prometheus's text for all processes of this node, and of no other node: a sum
-        would count a series of two nodes twice."""
+        """Answer with Prometheus's text for all processes of this node. It has no figures of other
+        nodes. Otherwise a sum over all nodes would count those figures more than once."""
         cluster, parts = self.cluster, self.parts
         node, readings, now = cluster.options.node, cluster.readings, cluster.reactor.now()
         ranks = [
@@ -367,7 +367,8 @@ class CancelResource(Resource):
 
     async def on_post(self, req: Request, resp: Response, request_id: str) -> None:
         """Stop the request, also if another node's gateway owns it. The client of that request gets
-        an ordinary end. A repeated call gets the same answer. 404: unknown; 504: silent owner."""
+        an ordinary end. A repeated call gets the same answer. 404: no such open request. 504: the
+        process that has the request does not answer."""
         request = request_id_of(request_id)
         if not await self.cluster.cancels.stop(request):
             raise HttpFaultRaised(faults.not_found(f"an open request '{request_id}'"))

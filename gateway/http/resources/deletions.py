@@ -163,7 +163,7 @@ def _of_files(cluster: Cluster, name: str) -> ModelId:
     model = ModelId(name.removesuffix(":latest"))
     if not cluster.removals.lies_at(model):
         _check_no_adapter(cluster, name, cluster.catalog.named(name))
-        text = f"'{name[:200]}' is an alias of another model; see `shoal ls` for its own name"
+        text = f"'{name[:200]}' is an alias of another model; see `shoal ls` for that model's name"
         raise HttpFaultRaised(HttpFault(404, "model_not_found", text, "model"))
     return model
 

@@ -21,7 +21,8 @@ from gateway.tracing import TRACEPARENT, parent_of
 
 
 class FalconSide:
-    """A request as falcon has it, with its answer (`reply`)."""
+    """The falcon side of one request: the stages read the request here, and write the answer to
+    `reply`."""
 
     def __init__(self, parts: Parts, req: Request, resp: Response) -> None:
         self.path = req.path
@@ -57,14 +58,15 @@ class FalconSide:
 
 @dataclass(frozen=True)
 class ExchangeResource(Resource):
-    """A route whose requests go through the stages: those of one kind, in one dialect."""
+    """A route whose requests go through the stages (`gateway.exchange`). All its requests have one
+    kind (generate, embed or ask) and one dialect."""
 
     dialect: WholeDialect
     kind: Kind
 
     async def on_post(self, req: Request, resp: Response) -> Flow:
-        """Answer by the model, the task or the provider's model that the body names. Return the
-        facts about the request at the end."""
+        """Answer the request with the model, the task or the provider's model that the body names.
+        Return what the stages recorded about the request."""
         flow = Flow(self._head_of(req, resp), FalconSide(self.parts, req, resp))
         return await Pipeline(self.parts, flow).answer()
 

@@ -101,8 +101,8 @@ ROUTES: tuple[Route, ...] = (
           jobs.JobCancel, answer=jobs.JobAnswer, errors=(400, 401, 403, 404, 409, 503),
           scope="inference"),
     Route("GET", "/v1/streams/{stream_id}",
-          "Read a stream again that was requested with `x_reattach_s`: the events after the header "
-          "Last-Event-ID (or ?starting_after=)", ITSELF,
+          "Read a stream again that was requested with `x_reattach_s`: the events after the event "
+          "that the header Last-Event-ID (or ?starting_after=) names", ITSELF,
           jobs.StreamEvents, answers="", streams=SSE, event=streamed_events(), ends_with=LAST,
           errors=(400, 401, 404, 503, 504), scope="inference"),
     Route("POST", "/place_instance", "Load an instance of a model", CLUSTER,
@@ -176,7 +176,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/rdma-test/{instance}",
           "Progress and results of a collective test", CLUSTER,
           collectives.CollectiveTestResource, answer=CollectiveAnswer, errors=(401, 404)),
-    Route("GET", "/store/health", "Free disk space for models on each node", CLUSTER,
+    Route("GET", "/store/health", "Whether each node has disk space for models", CLUSTER,
           pulls.StoreHealth, answer=pulls.StoreHealthAnswer, errors=(401,)),
     Route("GET", "/store/registry",
           "Each model on the disks of the cluster, with the nodes that have it", CLUSTER,
@@ -261,7 +261,7 @@ ROUTES: tuple[Route, ...] = (
           "Restart services of a node a moment after the answer (?node_id=, ?process=)",
           CLUSTER, diagnostics.Restart, errors=(400, 401, 404, 503, 504)),
     Route("GET", "/fleet",
-          "All nodes: roles and measured speeds of models; who verifies (?model=, ?proposer=)",
+          "All nodes with their models' speeds; plan of speculative decoding (?model=, ?proposer=)",
           CLUSTER, figures.Fleet, answer=figures.FleetAnswer, errors=(401,)),
     Route("GET", "/events",
           "The latest events of the log, or new ones as a stream (?limit=, ?after=, ?stream=true)",

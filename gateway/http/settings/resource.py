@@ -114,7 +114,7 @@ class SettingsResource(Resource):
         """Return whether the query has `nodes=all`. Raises BadRequest for any other value."""
         nodes = req.get_param("nodes")
         if nodes not in (None, "all"):
-            raise bad_field("nodes", "'all', or omit it for this node only")
+            raise bad_field("nodes", "must be 'all'; omit it for this node only")
         return nodes is not None
 
 

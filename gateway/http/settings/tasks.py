@@ -26,7 +26,8 @@ class ConfigBody(Closed):
 
 
 class ConfigAnswer(TypedDict):
-    """The setting that clients change while the cluster runs."""
+    """The setting that clients can change while the cluster runs: whether tasks may fall back to
+    providers."""
 
     allowCloudFallback: bool
 

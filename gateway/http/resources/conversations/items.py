@@ -39,7 +39,7 @@ class ConversationItems(ConversationResource):
             case "full":
                 raise HttpFaultRaised(conversation_full("items"))
             case "there":
-                text = "the conversation already has an item with one of these ids; omit it"
+                text = "the conversation already has an item with one of these ids; omit the id"
                 raise bad_field("items", text)
             case "added":
                 contents = [content for _, content in items]

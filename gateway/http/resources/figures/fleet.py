@@ -38,9 +38,9 @@ class FleetModel(TypedDict):
 
 
 class FleetNode(TypedDict):
-    """A node by its card. `linked`: the card came from the node itself; otherwise nodes between
-    passed it on. `round_trip_ms`: from this node, as measured; null: not measured. `cannot_run`:
-    why no model can run there; empty: models can run."""
+    """A node, as its node card describes it. `linked`: the card came from the node itself;
+    otherwise other nodes passed the card on. `round_trip_ms`: from this node, as measured; null:
+    not measured. `cannot_run`: why no model can run there; empty: models can run."""
 
     node: str
     name: str
@@ -68,7 +68,8 @@ class FleetSeat(TypedDict):
 
 
 class FleetPlan(TypedDict):
-    """The plan. `round_trip_ms`: between the two nodes; null if colocated."""
+    """The plan for speculative decoding: the model that verifies, and the model that drafts.
+    `round_trip_ms`: between their nodes; null if both are on one node (`colocated`)."""
 
     verifier: FleetSeat
     proposer: FleetSeat
@@ -78,10 +79,11 @@ class FleetPlan(TypedDict):
 
 
 class FleetUse(TypedDict):
-    """A runner on `verifier_node` that uses, or would use, a draft model in another runner. `node`:
-    where it is; null: nowhere. `state`: none, connecting, ready, or paused after a loss or refusal
-    with this `reason`. `round_trip_ms`: measured by the runner; null: not measured. It sent
-    `questions`; `drafts` came in time. `lost`: how often the proposer was lost."""
+    """A runner on `verifier_node` that uses, or would use, the draft model `model` in another
+    runner, the proposer. `node`: the proposer's node; null: there is no proposer. `state`: none,
+    connecting, ready or paused. `reason`: the loss or refusal that paused it. `round_trip_ms`:
+    measured by the runner; null: not measured. `questions`: drafts that the runner requested;
+    `drafts`: the drafts that came in time. `lost`: how often the proposer was lost."""
 
     verifier_node: str
     verifier: str | None
@@ -119,7 +121,8 @@ class FleetRefusal(TypedDict):
 
 class FleetAnswer(TypedDict):
     """All nodes, this one first, and the plan; null if it is `refused`. `in_use`: the proposers of
-    the loaded models whose cards name a draft model. `drafters`: what drafts were worth so far."""
+    the loaded models whose cards name a draft model. `drafters`: how many drafted tokens the models
+    accepted so far."""
 
     node: str
     nodes: list[FleetNode]

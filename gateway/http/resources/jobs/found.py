@@ -43,11 +43,11 @@ async def submit_job(records: AllRecords, new: NewJob) -> Job:
     if isinstance(outcome, JobsFull):
         bounds = records.jobs.here.bounds
         if outcome.open_of_client >= bounds.per_client:
-            text = f"this client has {outcome.open_of_client} open jobs, its limit"
+            text = f"this client has {outcome.open_of_client} open jobs, the limit; cancel one"
         elif outcome.stored >= bounds.stored:
-            text = f"this node stores {outcome.stored} jobs, its limit; delete some"
+            text = f"this node stores {outcome.stored} jobs, the limit; delete ended jobs"
         else:
-            text = f"jobs on this node take {outcome.bytes} bytes, the limit; delete finished ones"
+            text = f"this node's jobs have {outcome.bytes} bytes, the limit; delete ended jobs"
         raise HttpFaultRaised(HttpFault(429, "queue_full", text, retry_after_s=60.0))
     records.job_runner.wake()
     return outcome
@@ -60,7 +60,7 @@ async def owner_of_jobs(req: Request, options: Options) -> str | None:
     wanted = (req.get_param("all") or "false").casefold()
     if wanted not in ("true", "false", "1", "0"):
         raise HttpFaultRaised(
-            HttpFault(400, "invalid_value", "all must be true or false", field="all")
+            HttpFault(400, "invalid_value", "?all= must be true or false", field="all")
         )
     if wanted in ("false", "0"):
         return await owner_of_kept(req, options)

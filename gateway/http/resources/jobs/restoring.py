@@ -33,8 +33,8 @@ LOOK_S = 2.0
 
 
 def continue_streams(parts: Parts) -> None:
-    """Begin to continue streams whose process died, as they would have continued there while no
-    client reads."""
+    """Look every `LOOK_S` for streams whose process died, and continue them in this process, even
+    while no client reads them."""
     looking: list[asyncio.Future[None]] = []
 
     def look() -> None:

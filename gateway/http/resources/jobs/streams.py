@@ -187,7 +187,7 @@ def _no_stream(cluster: Cluster, stream_id: str) -> HttpFault:
     owner = owner_of(request_id_of(stream_id))
     node = None if owner is None else cluster.standing(owner[0])
     if owner is not None and node is not None and owner[0] != cluster.options.node:
-        text = f"ask the node {node.name} for the stream '{stream_id[:80]}'; it took the request"
+        text = f"stream '{stream_id[:80]}' was requested from node {node.name}; read it there"
         return HttpFault(404, "stream_not_found", text)
     text = (
         f"no stream '{stream_id[:80]}' can be read with this API key on this node; it was not "
@@ -197,5 +197,5 @@ def _no_stream(cluster: Cluster, stream_id: str) -> HttpFault:
 
 
 def _events_gone(first: int) -> HttpFault:
-    text = f"the next event of this stream is no longer held; the first one held is {first}"
+    text = f"the next event of this stream is no longer stored; the first stored event is {first}"
     return HttpFault(404, "events_gone", text)

@@ -52,7 +52,7 @@ class JobBody(Closed):
         default=None, description="seconds to store the result"
     )
     metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = Field(
-        default=None, description="labels, echoed"
+        default=None, description="labels, returned with the job"
     )
 
 
@@ -152,7 +152,7 @@ async def _parse_submission(
         field = "body" if error.field is None else f"body.{error.field}"
         raise BadRequest(f"body: {error.message}", field=field) from None
     if parsed.background is not None:
-        raise bad_field("body.background", "a job runs without its client; omit it")
+        raise bad_field("body.background", "a job always runs in the background; omit this field")
     catalog = parts.cluster.catalog
     if not catalog.known:
         await catalog.wait_known()

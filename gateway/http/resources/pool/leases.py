@@ -35,7 +35,8 @@ from gateway.view.readings import pool_of, wait_of
 ROOM_S = 10.0
 """A lease request waits at least this long, so that idle instances can be evicted."""
 ASK_S, AGAIN_S = 5.0, 1.0
-"""Deadline of one command to the leader, and the delay before the next after a refusal."""
+"""Deadline of one command to the leader, and the delay before the command is repeated after a
+refusal."""
 MOST_WAIT_S = 3600.0
 GONE = "the client that requested the lease has disconnected"
 

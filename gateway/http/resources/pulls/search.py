@@ -102,7 +102,10 @@ async def _search(cluster: Cluster, question: AskSearch) -> SearchFound:
     if isinstance(answer, SearchRefused):
         raise HttpFaultRaised(of_pull(answer))
     if not isinstance(answer, SearchFound):
-        text = "the worker of this node sent an unknown answer; check that it has the same version"
+        text = (
+            "the worker of this node sent an unknown answer; check that it runs the same version "
+            "of shoal"
+        )
         raise HttpFaultRaised(HttpFault(502, "worker_unknown", text))
     return answer
 
