@@ -69,7 +69,8 @@ class ReceiveTap:
     async def __call__(
         self, scope: dict[str, Any], receive: Receive, send: Any, run: JobRun | None = None
     ) -> None:
-        """Answer a request. `run`: the run of a job that sends it."""
+        """Answer a request. `run`: the attempt of a job that sends the request; None for a client's
+        own request."""
         noted: RequestScope = scope.setdefault(KEY, RequestScope())
         if scope["type"] == "http":
             noted.receive, noted.run = receive, run

@@ -84,7 +84,7 @@ class Connection(protocol.ASGIProtocol):
         """Answer a client that has closed its sending side. The client may still read the answer,
         or may be gone.
 
-        The application is notified as if the connection were lost. Return whether the connection
+        The application gets the same notice as for a lost connection. Return whether the connection
         stays open for the answer.
         """
         request = self._current_request

@@ -30,7 +30,7 @@ class RequestScope:
     - `came_at`: when its first byte was read, by the clock `bus.process.clock.now`; 0 if unknown.
     - `noted`: facts about the connection; the dict lives as long as the connection.
     - `receive`: the connection's ASGI `receive`, for use after the body was read.
-    - `run`: the run of a job that sends the request; None for a client's own request.
+    - `run`: the attempt of a job that sends the request; None for a client's own request.
     - `caller`: None until the access checks, and for a caller without a required key.
     - `at_end`: functions to call after the answer.
     - `is_read`, `is_cut`: whether the whole body was read; whether the client disconnected before.

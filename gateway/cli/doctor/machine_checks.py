@@ -1,6 +1,6 @@
 """Talks to the system's tools: the checks of sleep, clock, RDMA, Thunderbolt and GPUs.
 
-If a tool is missing, fails or takes too long, its check reports nothing about it.
+If a tool is missing, fails or takes too long, the check that needs it reports nothing.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def trust(authorities: str | None) -> ssl.SSLContext:
 
 
 def pair_notes(settings: Settings) -> list[str]:
-    """Return remarks on the certificate and key of this home's node. Raises ConfigError if it
+    """Return remarks on the certificate and key of this home's node. Raises ConfigError if the node
     cannot serve with them."""
     files = settings.tls
     if files is None:

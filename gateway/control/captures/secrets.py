@@ -1,8 +1,8 @@
 """Secrets to remove from each file of a capture, in plain text and in base64.
 
-Pure. The other parts of a capture leave secrets out. This module also removes a secret that a log
-line or an error message contains by mistake. Values shorter than `LEAST` characters stay, because
-such short texts occur everywhere.
+Pure. The code that collects a capture already leaves secrets out. This module also removes a secret
+that a log line or an error message contains by mistake. Values shorter than `LEAST` characters
+stay, because such short texts occur everywhere.
 """
 
 from __future__ import annotations

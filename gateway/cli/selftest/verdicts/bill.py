@@ -36,8 +36,8 @@ class Bill:
 
     @property
     def peak_bytes(self) -> int:
-        """Return the larger of both peaks. On a graphics card with its own memory the process has
-        little; elsewhere the process contains MLX's memory."""
+        """Return the larger of both peaks. If the GPU has memory of its own, the process has little
+        memory. Elsewhere the memory of the process includes MLX's memory."""
         return max(self.device_bytes, self.process_bytes)
 
 

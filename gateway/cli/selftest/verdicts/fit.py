@@ -69,7 +69,8 @@ def limit_of(degrees: int) -> float:
 
 
 def _nucleus(weights: Mapping[int, float], top_p: float) -> dict[int, float]:
-    """Return the likeliest tokens; a token stays while those before it sum to less than top-p."""
+    """Return the likeliest tokens; a token stays if the probabilities before it sum to less than
+    top-p."""
     wanted, before = top_p * sum(weights.values()), 0.0
     stays: dict[int, float] = {}
     for token, weight in weights.items():

@@ -154,7 +154,8 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
 
 
 def _bandwidth(report: dict[str, Any]) -> str:
-    """Return the bandwidth, the array size, the verdict, and the number of skipped sizes."""
+    """Return the bandwidth, the array size, the verdict, and the number of skipped sizes as one
+    text."""
     if report["bytes_per_s"] is None:
         return "bandwidth not measured"
     verdict = report["bandwidth_verdict"] or "these arrays are too small to judge the link"

@@ -110,7 +110,8 @@ def build(root: Path, order: Order, uv: Uv, show: Callable[[str], None]) -> Envi
 
 
 def delete(root: Path, name: str) -> None:
-    """Delete an environment, complete or not. It is out of force first. Needs the lock."""
+    """Delete an environment, complete or not. It is taken out of force first, so that no program
+    can start with half of it. Needs the lock."""
     (root / name / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(root / name)
     shutil.rmtree(root / ".cache", ignore_errors=True)

@@ -181,8 +181,8 @@ def wait_ready(
     """Wait until an instance is ready and show its progress. If a worker refuses the instance, wait
     for the model's next placement. Raises CliError if loading fails.
 
-    The node that answers may not have read the log up to the acknowledged placement. Until then, a
-    missing instance means nothing.
+    The node that answers may not have read the log up to the acknowledged placement. Until then, an
+    instance that is missing in the node's state has not failed.
     """
     from rich.progress import DownloadColumn, TimeRemainingColumn
 

@@ -1,8 +1,8 @@
 """Talks to clients about streams that outlive their connections (`x_reattach_s`, decision 0101):
 sends a client the events that it does not have yet.
 
-The stream is served by the process that has it. If that is another process of this node, this one
-polls it. If that process has died, this one continues the stream.
+One HTTP process makes and stores the events of a stream. If that is another process of this node,
+this process polls it for events. If that process has died, this process continues the stream.
 """
 
 from __future__ import annotations

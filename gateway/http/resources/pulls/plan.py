@@ -1,5 +1,5 @@
 """Talks to workers and the leader: makes the plan of a pull. The plan has the bytes to fetch, the
-nodes whose memory would fit the model, and the predicted speed. Or it divides the model's layers
+nodes with enough memory for the model, and the predicted speed. Or it divides the model's layers
 over nodes, which then pull their layers.
 
 An unknown figure of a plan is null, and the plan says why.

@@ -1,9 +1,8 @@
 """Talks to clients: makes a node pull a model, through Ollama's API or our own.
 
 If the client disconnects, the pull stops, unless other clients wait for the same pull or it runs in
-the background. The received
-bytes are kept, and the next pull resumes from them. The answer ends once this process lists the
-model.
+the background. The received bytes are kept, and the next pull resumes after them. The answer ends
+once this process lists the model.
 """
 
 from __future__ import annotations

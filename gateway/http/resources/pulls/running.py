@@ -44,8 +44,9 @@ State = TypeVar("State", bound=WorkState)
 
 @dataclass(frozen=True, slots=True)
 class Telling(Generic[State]):
-    """Functions that render states of the work: `fault` a failed state, `line` any other state, and
-    `error_line` an error in a stream that has begun. `listed` is awaited when the work is done."""
+    """Functions that render states of the work. `fault` renders a failed state, `line` any other
+    state, and `error_line` an error in a stream that has begun. `listed` is awaited when the work
+    is done."""
 
     fault: Callable[[State], HttpFault]
     line: Callable[[State], bytes]
