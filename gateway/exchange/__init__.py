@@ -1,10 +1,12 @@
 """Talks to clients, through the HTTP server: answers one request that generates text, embeds texts
-or examines a prompt, from its bytes to the bytes of its answer.
+or asks about a prompt. It begins with the bytes of the body and ends with the bytes of the answer.
 
-A request goes through the table `STAGES`, in that order. Each stage takes a frozen `Flow`, the
-facts about the request, and returns it with more. A feature is a stage in a file of its own
-(`features`), and a request that does not use it does not enter that file. `Pipeline` runs the
-stages. Errors, cancellation and the record of the request each pass through one place there.
+A request passes through the stages of the table `STAGES`, in that order. Each stage takes a `Flow`
+(the frozen facts about the request) and returns a copy with more facts. `Pipeline` runs the stages,
+and is the one place that handles errors and cancellation and records the request. Each feature is a
+stage in its own file (`features`); requests that do not use the feature do not enter the file.
+
+The parsed body of a request, once it is submitted to runners or a provider, is called an exchange.
 """
 
 from gateway.exchange.errors import call_refusal, fault_of

@@ -1,6 +1,7 @@
 """Talks to runners and to the client: waits for an answer, and renders it.
 
-The answer of a stream is only waited for until its status is known; `Pipeline` then writes it.
+For a stream, this module only waits until the HTTP status is known; `Pipeline` then writes the
+answer.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ NEVER_S = 7 * 24 * 3600.0
 
 
 async def begin(parts: Parts, flow: Flow) -> Flow:
-    """Wait for the first token of a candidate of a task, at most for its time budget. Raises
-    HttpFaultRaised if none comes in time, so that the next candidate is tried."""
+    """If a candidate of a task answers, wait for its first token, at most for the task's time
+    budget. Raises HttpFaultRaised if none comes in time, so that the next candidate is tried."""
     inbox = flow.exchange.inbox
     attempt = None if flow.trial is None else flow.trial.attempt
     if attempt is None:
@@ -77,15 +78,15 @@ async def answer(parts: Parts, flow: Flow) -> Flow:
 
 
 def faulted(flow: Flow, fault: HttpFault) -> Flow:
-    """Return the flow with `fault`, if the request can be repeated with a shorter conversation;
-    otherwise raise the fault."""
+    """Return the flow with `fault` if the conversation may be cut: the stage `cut` then tries a
+    shorter one. Otherwise raise the fault."""
     if not flow.parsed.cuts:
         raise HttpFaultRaised(fault)
     return replace(flow, fault=fault)
 
 
 def early_fault(inbox: EntryInbox) -> HttpFault | None:
-    """Return why an exchange failed before its first token; None if it did not."""
+    """Return why an exchange failed before any entry of its answer arrived; None if it did not."""
     if inbox.abandoned:
         return HttpFault(CLOSED_REQUEST, "client_closed", "the client went away")
     return inbox.early_fault
@@ -134,7 +135,7 @@ async def _collected(inbox: EntryInbox) -> Sequence[Collected] | HttpFault:
 
 
 def _is_cut_short(collected: Collected, parsed: Parsed) -> bool:
-    """Return whether the answer to a question about a prompt, or a vector, is missing."""
+    """Return whether a vector, or the answer to a question about a prompt, is missing."""
     prompts = {request.request_id: request.prompt for request in parsed.requests}
     prompt = prompts[collected.request_id]
     if isinstance(prompt, InputsPrompt):

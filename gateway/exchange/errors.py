@@ -29,8 +29,8 @@ def fault_of(error: Exception) -> HttpFault | None:
 
 
 def call_refusal(error: ShoalError) -> CallRefusal:
-    """Return the refusal of a call whose handler raised `error`. On the asking node, `fault_of`
-    converts the refusal back to the HTTP error."""
+    """Return the refusal to send to the calling node if the handler of a call raised `error`. On
+    the calling node, `fault_of` converts the refusal back to the HTTP error."""
     fault = fault_of(error)
     if fault is None:
         return plain_refusal(error)

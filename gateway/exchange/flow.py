@@ -1,7 +1,9 @@
-"""Talks to the process only through its values: the facts about a request between two stages.
+"""Talks to the process only through the objects in its fields: the facts about a request that one
+stage hands to the next.
 
-`Asked` says who asks, and grows once: the body may name the client. `Flow` grows from stage to
-stage. Both are frozen. `Running` is a submitted exchange, which ends exactly once.
+`Asked` says who sent the request and to which route. It may be replaced once, because the body can
+name the client. `Flow` grows from stage to stage. Both are frozen. `Running` is a submitted
+exchange, which ends exactly once.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ FINISHED = "finished"
 UNPARSED = Parsed(
     requests=(), model="", stream=False, answer_id="", created_at_s=0.0, fingerprint=""
 )
-"""Stands for the parsed body until there is one."""
+"""Used as `Flow.parsed` until the body is parsed."""
 
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -39,11 +41,11 @@ async def hung_up(receive: Receive) -> None:
 
 
 class ClientWatch:
-    """Watches a client's connection from the first call of `on_gone` on. The body must have been
-    read by then. `is_gone`: the client has disconnected.
+    """Watches a client's connection, from the first call of `on_gone`. The body must have been read
+    by then. `is_gone`: the client has disconnected.
 
-    Only one asyncio task can call a connection's `receive`. So one watch serves the whole request,
-    with all its candidates, and each of them replaces what is to be done.
+    Only one asyncio task can call a connection's `receive`. So one watch serves the whole request
+    with all its candidates, and each candidate replaces the function that is called.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -53,7 +55,8 @@ class ClientWatch:
         self._task: asyncio.Task[None] | None = None
 
     def on_gone(self, act: Callable[[], None]) -> None:
-        """Call `act`, and no earlier one, when the client disconnects; now if it already has."""
+        """Call `act` when the client disconnects, or now if it already has. `act` replaces the
+        function of an earlier call of this method."""
         self._act = act
         if self.is_gone:
             act()
@@ -73,7 +76,8 @@ class ClientWatch:
 
 
 class HttpSide(Protocol):
-    """A request as the HTTP server has it. `watch` watches its client."""
+    """The HTTP server's side of a request: what the stages read from it and send through it.
+    `watch` watches the client's connection."""
 
     watch: ClientWatch
 
@@ -88,8 +92,8 @@ class HttpSide(Protocol):
         ...
 
     async def body(self) -> bytes:
-        """Return the whole body; its bytes stay reserved in the budget of bodies. Raises
-        HttpFaultRaised."""
+        """Return the whole body. Its bytes stay counted in the budget for request bodies until the
+        caller returns them. Raises HttpFaultRaised."""
         ...
 
     async def owner(self) -> str:
@@ -108,14 +112,14 @@ class HttpSide(Protocol):
         ...
 
     async def run_in_background(self, parsed: Parsed) -> None:
-        """Submit the body as a job, and answer with the unfinished answer or its events. Raises
-        HttpFaultRaised."""
+        """Submit the body as a job. Answer with the unfinished answer, or with its events if the
+        client wants a stream. Raises HttpFaultRaised."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request before its body: the caller and the route.
+    """A request before its body is parsed: its caller and its route.
 
     - `answer_id`: the id of the answer until the body is parsed.
     - `came_at`: when the first byte arrived, by the monotonic clock.
@@ -142,8 +146,8 @@ class Asked:
 @dataclass(slots=True)
 class Running:
     """A submitted exchange. `tell` records it, with an error code or `FINISHED` and a status;
-    `on_end` releases what it holds. `relay` answers in place of the stages, if the body was
-    forwarded; `exchange` is None then."""
+    `on_end` has functions that release its resources. If the body was forwarded to a provider,
+    `exchange` is None, and `relay` returns the answer."""
 
     exchange: Exchange | None
     tell: Callable[[str, int], None]
@@ -152,13 +156,15 @@ class Running:
     is_over: bool = False
 
     def end(self, outcome: str = FINISHED, status: int = 200) -> None:
-        """Release what the exchange holds, and record it, once."""
+        """Release the resources of the exchange and record it. Only the first call has an
+        effect."""
         if not self.is_over:
             self.give_way()
             self.tell(outcome, status)
 
     def give_way(self) -> None:
-        """End the exchange without a record, because another one replaces it."""
+        """Release the resources of the exchange without recording it, because another one replaces
+        it."""
         self.is_over = True
         for act in self.on_end:
             act()
@@ -166,12 +172,14 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class TaskTry:
-    """A candidate that is asked, if the body names a task or a provider's model.
+    """The candidate that is tried now, for a body that names a task or a provider's model.
 
     - `name`: the model's name in this cluster.
-    - `forwards`: the provider speaks the client's dialect and gets the body as it came.
+    - `forwards`: the provider speaks the client's dialect and gets the client's body
+      (`forwarding`).
     - `attempt`: the limits of the candidate; None if the body names a provider's model itself.
-    - `timeout_s`: the rest of the client's timeout, if earlier candidates used some of it.
+    - `timeout_s`: the remaining part of the client's timeout, if earlier candidates used some of
+      it.
     - `is_spilled`: the request waited too long for a model of the cluster, and spilled over.
     """
 
@@ -184,28 +192,29 @@ class TaskTry:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A request on its way through the stages.
+    """All facts about a request that the stages have so far.
 
-    - `body`: its bytes, until it is parsed. `read_at`: when it was complete.
+    - `body`: the bytes of the body, until it is parsed. `read_at`: when it was complete.
     - `order`: the candidates that may answer, if the body names a task (`task`) or a provider's
-      model. `fields`: the fields of that body. `trial`: the candidate that is asked now;
-      `provided`: if it is a provider's model.
-    - `of_task`: that body, parsed once for all candidates.
+      model. `fields`: the fields of that body. `trial`: the candidate that is tried now;
+      `provided`: the provider's model, if that is the candidate.
+    - `of_task`: the body, parsed once for all candidates of a task.
     - `spill`: the provider that takes the request if it waits too long; None if there is none.
-      `spilled`: why the request goes there; empty if it does not. `since_at`: since when a request
-      has waited that spilled over and was returned.
-    - `parsed`: the body as it is answered; `UNPARSED` until it is parsed.
-    - `profile`: the client's; None if it has none.
-    - `is_limited`: the client may be in its cooldown or at a limit. `is_admitted`: it is not.
-    - `lasting`: set if the client may read the stream again.
+      `spilled`: why the request goes there; empty if it does not. `since_at`: since when the
+      request has waited, if it spilled over and returned to the queue.
+    - `parsed`: the parsed body, with all changes by the stages; before that, `UNPARSED`.
+    - `profile`: the client's profile; None if it has none.
+    - `is_limited`: the client's cooldown and limits must be checked. `is_admitted`: the check has
+      passed.
+    - `lasting`: the stream, if its client may read it again after a disconnection.
     - `cooldown_s`: the client's cooldown after this request.
-    - `traced`: why it is traced; empty if it is not.
+    - `traced`: why the request is traced; empty if it is not.
     - `owner`: the owner id of a stored answer.
-    - `fault`: why the model did not begin, if a shorter conversation may mend that.
-    - `answer`: the whole answer, which may be stored. `not_kept`: why it could not be stored.
+    - `fault`: why the request failed, if it can be tried again with a shorter conversation.
+    - `answer`: the bytes of the whole answer. `not_kept`: why it could not be stored.
     - `outcome`: how a stream ended, as in `Running.end`.
-    - `is_streamed`: the answer is a stream, which has begun.
-    - `is_over`: nothing is left to do for the stages.
+    - `is_streamed`: the answer is a stream and has begun.
+    - `is_over`: no further stage runs.
     """
 
     head: Asked
@@ -244,13 +253,14 @@ class Flow:
         return self.running.exchange
 
     def place(self, request: str) -> TracePlace:
-        """Return the trace and span ids for one of the runner requests of this request."""
+        """Return the trace and span ids of one of the requests to runners that the body consists
+        of."""
         requests = self.parsed.requests
         return place_of(request, requests[0].request_id if requests else request, self.head.parent)
 
 
 class Attempts(Protocol):
-    """Asks one candidate after the other. `flow` has the facts after the latest attempt."""
+    """Tries candidates one after the other. `flow` has the facts after the latest attempt."""
 
     flow: Flow
 

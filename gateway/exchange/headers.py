@@ -1,4 +1,5 @@
-"""The head of an answer, and the headers that say what became of a request.
+"""The head of an answer, and the headers in which shoal reports ignored fields and truncated
+inputs.
 
 Pure: a header is added to the `Reply`.
 """

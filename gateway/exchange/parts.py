@@ -1,6 +1,6 @@
-"""Talks to the other parts of an HTTP process: what answers requests.
+"""Talks to the other parts of an HTTP process: gives the stages of a request access to them.
 
-`Parts` is the facade that the stages of a request use.
+`Parts` holds the objects of the process that the stages use.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from gateway.view.options import Options
 
 @dataclass
 class Parts:
-    """The parts of one HTTP process that answer requests. `ids` makes the ids of requests;
-    `running` counts exchanges whose last byte is not sent yet; `provided` has the open answers of
-    providers, `streams` the streams that outlive their connections."""
+    """The objects of one HTTP process that answer requests. `ids` makes the ids of requests;
+    `running` counts exchanges whose last byte is not sent yet. `provided` has the open answers of
+    providers, `streams` the streams that clients may read again."""
 
     options: Options
     reactor: AsyncioReactor
@@ -56,7 +56,7 @@ class Parts:
     running: int = 0
 
     def parse_context(self) -> ParseContext:
-        """Return the context for parsing a body: ids, time, context lengths, limits."""
+        """Return what the parsing of a body needs: new ids, the time, context lengths, limits."""
         return ParseContext(
             ids=self.ids,
             now_s=wall(),

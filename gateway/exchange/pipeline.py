@@ -1,10 +1,10 @@
-"""Talks to clients, through `HttpSide`: answers one request by the stages of the table.
+"""Talks to clients, through `HttpSide`: runs the stages of the table for one request.
 
-All errors and cancellations pass through `Pipeline._run`. A request is recorded exactly once,
-however it ends: as a refusal before it is submitted, as an answer afterwards. Each candidate of a
-task counts as a request. A conversation that is replaced by a shorter one is not recorded, and
-neither is a request that runs in the background, which its run records. A request that spills over
-to a provider is recorded once, where it ends.
+All errors and cancellations pass through `Pipeline._run`. A request is recorded exactly once in the
+request log, however it ends: as a refusal before it is submitted, as an answer afterwards. Each
+candidate of a task counts as a request. An exchange that is repeated with a shorter conversation is
+recorded only once. A request that runs in the background is recorded by the job's run. A request
+that spills over to a provider is recorded once, where it ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gateway.exchange.stages import TABLE, Part, Table
 
 
 class Pipeline:
-    """One request on its way through the stages. `flow` has the facts so far."""
+    """Runs the stages for one request. `flow` has the facts so far."""
 
     def __init__(self, parts: Parts, flow: Flow, table: Table = TABLE) -> None:
         self.flow = flow
@@ -43,7 +43,8 @@ class Pipeline:
         self._table = table
 
     async def answer(self) -> Flow:
-        """Answer the request; a stream has only begun then. Raises what the stages raise."""
+        """Answer the request. Returns when the answer is complete, or when a stream has begun.
+        Raises what the stages raise."""
         try:
             await self._run("request")
             if self.flow.order is None:
@@ -58,7 +59,7 @@ class Pipeline:
         return self.flow
 
     async def attempt(self, flow: Flow) -> None:
-        """Let one model answer."""
+        """Run the stages for one candidate, until it has answered or its stream has begun."""
         self.flow = flow
         await self._run("candidate")
         while not (self.flow.is_over or self.flow.is_streamed):
@@ -79,8 +80,8 @@ class Pipeline:
                 await self._run("warm", "keep", "record")
 
     async def _run(self, *parts: Part) -> None:
-        """Run the stages of these parts that apply, until the request is over. If a stage fails,
-        record the request. A stream that has begun records itself."""
+        """Run the stages of these parts of the table that apply, until the request is over. If a
+        stage fails, record the request, unless its stream has begun: `_streamed` records that."""
         stage = None
         try:
             for part in parts:
@@ -153,7 +154,8 @@ class Pipeline:
             await self._run("record")
 
     async def _before(self) -> AsyncGenerator[bytes]:
-        """Yield comments until a runner has accepted the conversation, which may have to be cut."""
+        """Yield comments until a runner has accepted the conversation. If the conversation is too
+        long, cut it and submit it again."""
         while True:
             inbox = self.flow.exchange.inbox
             async for comment in comments_before(inbox):
@@ -167,12 +169,13 @@ class Pipeline:
             await self._run("submission")
 
     def _counted(self) -> Parsed:
-        """Return the body with the number of its prompt's tokens."""
+        """Return the body with the number of prompt tokens that the runners reported."""
         tokens = sum(request.prompt_tokens for request in self.flow.exchange.requests)
         return replace(self.flow.parsed, prompt_tokens=tokens)
 
     async def _ending(self, renderer: StreamRenderer, piece: bytes) -> AsyncGenerator[bytes]:
-        """Yield the last bytes of a stream, behind `piece`. The answer is stored before them."""
+        """Yield `piece` and the last bytes of a stream. The answer is stored before the last bytes
+        are sent."""
         fault = self.flow.exchange.inbox.fault
         if fault is not None:
             piece += renderer.error(fault)
@@ -190,8 +193,8 @@ class Pipeline:
         return to_keep is not None and to_keep.writes
 
     async def _store(self, renderer: StreamRenderer) -> bytes:
-        """Store the answer of a stream. Return a comment with the reason if that fails, else
-        b""."""
+        """Store the answer of a stream, if the client wants that. If storing fails, return a
+        comment with the reason, else b""."""
         if not self._writes:
             return b""
         self.flow = replace(self.flow, answer=cast(KeepingStream, renderer).answer)

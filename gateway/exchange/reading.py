@@ -26,13 +26,14 @@ async def read_aside(size_bytes: int, read: Callable[[], _T]) -> _T:
 
 
 async def read(parts: Parts, flow: Flow) -> Flow:
-    """Read the body."""
+    """Read the whole body from the client."""
     body = await flow.http.body()
     return replace(flow, body=body, read_at=parts.reactor.now())
 
 
 async def parse(parts: Parts, flow: Flow) -> Flow:
-    """Parse the body. A body whose stream may be read again stays in memory until it is written."""
+    """Parse the body. If the client may read the stream again, the bytes of the body stay in memory
+    until they are written to the journal."""
     parsed = await parsed_body(parts, flow, flow.body)
     if parsed.extras.reattach_s is not None:
         return replace(flow, parsed=parsed)
@@ -41,19 +42,21 @@ async def parse(parts: Parts, flow: Flow) -> Flow:
 
 
 async def parsed_body(parts: Parts, flow: Flow, body: bytes) -> Parsed:
-    """Return a body as its dialect parses it."""
+    """Return a body, parsed by the dialect of its route."""
     read = partial(flow.head.dialect.parse, body, context_of(parts, flow))
     return await read_aside(len(body), read)
 
 
 def context_of(parts: Parts, flow: Flow) -> ParseContext:
-    """Return the context for parsing a body. The run of a job gives its first request its id."""
+    """Return what the parsing of a body needs. If the request is the run of a job, its first
+    request gets the id of the run."""
     context, run = parts.parse_context(), flow.head.run
     return context if run is None else run.context(context)
 
 
 async def identify(parts: Parts, flow: Flow) -> Flow:
-    """Find out which client asks, as its body may say, and which of its limits apply."""
+    """Find out which client sent the request, because the body may name it, and which of its limits
+    apply."""
     head, parsed = flow.head, flow.parsed
     extras = parsed.extras
     if extras.client_id is not None:

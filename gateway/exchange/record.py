@@ -36,9 +36,8 @@ RANKS_S = 1.0
 @dataclass(slots=True)
 class ProvidedAnswer:
     """The facts of an answer that a provider made. `model` is the model's name in this cluster,
-    `counted_as` its name in the metrics. `began_at` is when the first bytes arrived, `finish` the
-    finish reason.
-    """
+    `counted_as` its name in the metrics. `began_at` is when the first bytes arrived. `finish` is
+    the finish reason."""
 
     request: RequestId
     model: str

@@ -1,7 +1,7 @@
 """Talks to the dispatcher: submits a request, and counts it as running until it ends.
 
-The process waits for running exchanges at shutdown. At its end an exchange cancels what is still
-open, and charges its tokens to the API key.
+At shutdown the process waits for running exchanges. When an exchange ends, its open requests are
+cancelled, and its tokens are charged to the API key.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def submitted(parts: Parts, flow: Flow, exchange: Exchange) -> Flow:
 
 
 def begun(parts: Parts, flow: Flow, running: Running, spent: Callable[[], int]) -> Flow:
-    """Count an exchange as running until it ends; return the flow that contains it. Its client's
-    cooldown, if any, begins. At its end, `spent()` tokens are charged to its API key, if any."""
+    """Count an exchange as running until it ends, and start the client's cooldown, if any. Return
+    the flow that contains the exchange. When it ends, `spent()` tokens are charged to its API key,
+    if any."""
     head = flow.head
     parts.running += 1
     running.on_end.append(partial(_leave, parts))

@@ -1,7 +1,7 @@
 """Talks to the dispatcher and to providers: sends a request that waits too long to a provider.
 
 A request spills over if no runner has begun it `spill_after_s` after its arrival. It spills over
-earlier if the leader expects a longer wait, or if the queue refuses the request. A request that a
+earlier if the leader expects a longer wait, or if the queue refuses the request. A request that the
 provider cannot serve stays in the queue; a header, the log and `/queue` say why. If the provider
 fails before its first byte, the request returns to its old place in the queue. A request is
 recorded once, where it ends.
@@ -27,7 +27,7 @@ from gateway.view.readings import wait_of
 
 NOT_SPILLED = "x-shoal-not-spilled"
 LOOK_S = 0.25
-"""How often the expected wait is read."""
+"""The expected wait is checked at this interval, in seconds."""
 STAYS = frozenset({"draining", "cancelled", "client_closed"})
 """Error codes after which a request does not return to the queue."""
 
@@ -54,9 +54,9 @@ async def spill(parts: Parts, flow: Flow) -> Flow:
 
 
 async def answer_elsewhere(parts: Parts, attempts: Attempts, flow: Flow) -> bool:
-    """Let the provider answer a request that has left the queue. `flow`: the facts before its
-    attempt. Return False if the provider did not answer, so that the request waits again. Raises
-    what the stages raise if the request has ended."""
+    """Let the provider answer a request that has left the queue. `flow` has the facts from before
+    the attempt of the cluster's own model. Return False if the provider did not answer, so that the
+    request waits in the queue again. Raises what the stages raise if the request has ended."""
     over, left = flow.spill, attempts.flow
     assert over is not None and flow.trial is not None
     model, to = flow.trial.name, over.to.name
@@ -103,9 +103,9 @@ def _why_not(parts: Parts, flow: Flow, over: SpillOver) -> str:
     if not parts.cluster.bus.state.cloud_fallback:
         return "providers are switched off (allowCloudFallback is false)"
     if len(flow.parsed.requests) > 1:
-        return "a provider takes no body with several prompts"
+        return "providers do not accept a body with several prompts"
     if any(request.prompt.kind != "chat" for request in flow.parsed.requests):
-        return "a raw prompt is written for one model, so no other model gets it"
+        return "a raw prompt is written for one model, so it is not sent to another"
     call = providers.call_of(over.to, b"", os.environ, {})
     if isinstance(call, HttpFault):
         return call.message
@@ -120,7 +120,8 @@ def _why_not(parts: Parts, flow: Flow, over: SpillOver) -> str:
 
 
 async def _why_spilled(parts: Parts, flow: Flow, over: SpillOver) -> str:
-    """Wait until the request has begun, and return ""; or return why it spills over."""
+    """Wait until the request has begun, and return ""; if it spills over before that, return
+    why."""
     exchange, now = flow.exchange, parts.reactor.now
     inbox, attempt = exchange.inbox, None if flow.trial is None else flow.trial.attempt
     began_at = now()

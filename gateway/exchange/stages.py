@@ -1,14 +1,15 @@
-"""Talks to clients, runners and records, through its stages: the table of stages, in order.
+"""Talks to clients, runners and records, through the stages: the table of stages, in order.
 
-A stage takes a `Flow` and returns it with more. `when` says whether the stage applies to a request;
-a stage without it always applies. A stage that does not apply is not entered. Each part of the
-table runs at its own time:
+A stage is a function that takes a `Flow` and returns a copy with more facts. It runs only if its
+`when` is true for the request; without `when` it always runs. Each part of the table runs at its
+own time:
 
 - `request`: once.
-- `candidate`: once for each model that is asked. A task may have several.
-- `submission`, `answer`, `cut`: again with a shorter conversation, if it was too long.
-- `warm`, `keep`, `record`: when a model has answered. For a stream: before its first bytes, before
-  its last bytes, and at its end.
+- `candidate`: once for each model that is tried. A task may have several.
+- `submission`, `answer`, `cut`: once for each model, and again with a shorter conversation if the
+  conversation was too long.
+- `warm`, `keep`, `record`: when a model has answered. For a stream, `warm` runs before its first
+  bytes, `keep` before its last bytes, and `record` at its end.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ Part = Literal["request", "candidate", "submission", "answer", "cut", "warm", "k
 
 @dataclass(frozen=True, slots=True)
 class StageRow:
-    """A row of the table. `is_recorded`: a request that fails in this stage is recorded."""
+    """A row of the table. `is_recorded`: a request that fails in this stage is recorded in the
+    request log."""
 
     name: str
     part: Part
@@ -65,7 +67,7 @@ def _may_be_traced(flow: Flow) -> bool:
 
 
 def _is_empty(flow: Flow) -> bool:
-    """Return whether a body only loads or unloads a model."""
+    """Return whether a body only asks to load or unload a model."""
     return flow.parsed.intent != "generate"
 
 
@@ -75,7 +77,8 @@ def _has_unheeded(flow: Flow) -> bool:
 
 
 async def record(_parts: Parts, flow: Flow) -> Flow:
-    """Record the exchange and release what it holds. A refusal in mid-stream has no exchange."""
+    """Record the exchange and release its resources. There is no exchange if a stream was refused
+    after its first bytes."""
     if flow.running is not None:
         flow.running.end(flow.outcome)
     return replace(flow, is_over=True)
@@ -126,4 +129,5 @@ TAKEN_OVER = grouped(
         *(stage for stage in STAGES if stage.name in _AGAIN),
     )
 )
-"""The stages of a request whose stream another process began. It was admitted there."""
+"""The stages for a stream that another HTTP process began and this one continues. Stages that the
+other process completed, such as the check of the client's limits, are left out."""

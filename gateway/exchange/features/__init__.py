@@ -1,5 +1,5 @@
-"""Talks to the parts of the process: the optional stages of a request, one feature in each file. A
-request that does not use a feature does not enter its file."""
+"""Talks to the other parts of the process: the optional stages of a request, one feature in each
+file. A request that does not use a feature does not enter its file."""
 
 from gateway.exchange.features.background import run_in_background
 from gateway.exchange.features.candidates import make_out, own_model, resolve, try_in_order

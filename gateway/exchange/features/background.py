@@ -1,4 +1,4 @@
-"""Talks to the jobs: hands a request over to a job, if its client does not wait for the answer."""
+"""Talks to the jobs: turns a request into a job if its client does not wait for the answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from gateway.exchange.parts import Parts
 
 
 async def run_in_background(parts: Parts, flow: Flow) -> Flow:
-    """Submit the body as a job. The run of that job comes here again, and is answered."""
+    """Submit the body as a job. When the job runs, its request passes this stage again; then it is
+    answered."""
     if flow.head.run is not None:
         return flow
     await flow.http.run_in_background(flow.parsed)

@@ -38,15 +38,16 @@ from gateway.requests.tasks import Attempt, CandidateChoice, CandidateOrder, lea
 
 TASK, ANSWERED_BY, WHY = "x-shoal-task", "x-shoal-answered-by", "x-shoal-why"
 LEAST_S = 0.05
-"""If less than this is left of the client's timeout, no further candidate is tried."""
+"""If less than this many seconds are left of the client's timeout, no further candidate is
+tried."""
 ASKED_DIRECTLY = "requested by name"
 UNNAMED = "a-task"
-"""Stands for the model's name while a body is parsed for all candidates."""
+"""Replaces the model's name in a body that is parsed once for all candidates."""
 
 
 async def resolve(parts: Parts, flow: Flow) -> Flow:
-    """Find the candidates, if the body names a task or a provider's model. If it names no model, it
-    gets that of the client's profile."""
+    """If the body names a task or a provider's model, find the candidates. If it names no model,
+    use the model of the client's profile."""
     body, table = flow.body, parts.tasks.table
     fields = await read_aside(len(body), partial(_fields, body, parts.options.body_depth))
     if (own := own_model(parts.clients, flow.head.sharer, fields)) is not None:
@@ -81,8 +82,8 @@ async def resolve(parts: Parts, flow: Flow) -> Flow:
 
 
 def own_model(clients: AskingClients, sharer: Sharer, fields: Mapping[str, Any]) -> str | None:
-    """Return the model of the client's profile if the body names no model. None if the body names
-    one or the profile has none. `sharer` is the client without its client id."""
+    """Return the model of the client's profile, for a body that names no model. None if the body
+    names a model or the profile has none. `sharer` is the client without its client id."""
     if not fields or fields.get("model"):
         return None
     client_id = fields.get("x_client_id")
@@ -147,8 +148,8 @@ async def try_in_order(parts: Parts, attempts: Attempts) -> None:
 
 
 async def make_out(parts: Parts, flow: Flow) -> Flow:
-    """Prepare the request for the candidate that is tried now. The body is parsed for the first
-    candidate only; each further candidate gets a copy with its own name and ids."""
+    """Prepare the request for the candidate whose turn it is. The body is parsed for the first
+    candidate only; each further candidate gets a copy with its own name and request ids."""
     trial, whole = flow.trial, flow.of_task
     assert trial is not None
     if trial.forwards:
@@ -196,15 +197,16 @@ async def _spill_of(parts: Parts, flow: Flow, name: str) -> SpillOver | None:
 
 
 def _spill_from(order: CandidateOrder, choice: CandidateChoice, before: Flow) -> SpillOver | None:
-    """Return the provider to which a request may spill over from a candidate. A request that was
-    returned once does not spill over again."""
+    """Return the provider to which a request may spill over from a candidate; None if it may not. A
+    request that a provider failed to answer returned to its queue, and does not spill over
+    again."""
     is_own = choice.provided is None and before.since_at is None
     return order.spill if is_own else None
 
 
 async def _tried(parts: Parts, attempts: Attempts, flow: Flow, since_at: float) -> str:
-    """Let one candidate answer. Return why its request spilled over; empty if it did not, or if it
-    was returned. Raises what the stages raise."""
+    """Let one candidate answer. If its request spilled over and the provider answered, return why
+    it spilled over; else "". Raises what the stages raise."""
     await attempts.attempt(flow)
     spilled, trial = attempts.flow, flow.trial
     if not spilled.spilled or trial is None:
@@ -217,8 +219,8 @@ async def _tried(parts: Parts, attempts: Attempts, flow: Flow, since_at: float) 
 
 
 def _returned(flow: Flow, spilled: Flow, trial: TaskTry, left_s: float | None) -> Flow:
-    """Return the flow for a request that waits for a runner again, because its provider did not
-    answer."""
+    """Return the flow with which a request waits for a runner again, because the provider to which
+    it spilled over did not answer."""
     again = replace(trial, timeout_s=None if left_s is None else max(left_s, LEAST_S))
     return replace(
         flow,
@@ -231,8 +233,8 @@ def _returned(flow: Flow, spilled: Flow, trial: TaskTry, left_s: float | None) -
 
 
 def _left_s(fields: Mapping[str, Any], passed_s: float) -> float | None:
-    """Return the rest of the client's timeout; None if the body has none. The parser refuses an
-    invalid one."""
+    """Return how much of the client's timeout is left; None if the body sets no valid timeout. The
+    parser refuses an invalid one later."""
     asked_s = fields.get("x_timeout_s")
     if not isinstance(asked_s, int | float) or isinstance(asked_s, bool) or asked_s <= 0:
         return None
@@ -252,7 +254,7 @@ def _check_kind(choice: CandidateChoice, base: Flow) -> None:
 
 
 def _named(whole: Parsed, trial: TaskTry) -> Parsed:
-    """Return the body as if it had named the candidate."""
+    """Return the parsed body as if it had named the candidate."""
     extras, to_keep = whole.extras, whole.to_keep
     if trial.timeout_s is not None:
         extras = replace(extras, timeout_s=trial.timeout_s)
@@ -263,8 +265,9 @@ def _named(whole: Parsed, trial: TaskTry) -> Parsed:
 
 
 def _with_new_ids(whole: Parsed, ids: Mapping[Any, Any]) -> Parsed:
-    """Return the body with other request ids: runners and records know the earlier candidate's. The
-    ids of the answer and of the stored items contain that of the first request."""
+    """Return the body with other request ids, because runners and records already have the ids of
+    the earlier candidate's requests. The id of the answer and the ids of stored items contain the
+    id of the first request, so they change too."""
     requests = tuple(
         request.model_copy(update={"request_id": ids[request.request_id]})
         for request in whole.requests

@@ -1,5 +1,5 @@
-"""Talks to the clients' book: applies a client's profile (`clients.toml`), and checks its cooldown
-and its number of waiting requests."""
+"""Talks to the table of clients: applies a client's profile (`clients.toml`), and checks its
+cooldown and its number of waiting requests."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ async def apply_profile(_parts: Parts, flow: Flow) -> Flow:
 
 async def admit(parts: Parts, flow: Flow) -> Flow:
     """Raise HttpFaultRaised (429) if the client is in its cooldown or has too many waiting
-    requests. A request is checked once, also if several candidates of a task are tried. The stages
-    behind this one do not wait before the request is submitted, so no other request comes between.
-    """
+    requests. Each request is checked once, even if several candidates of a task are tried. The
+    stages after this one do not wait before the request is submitted. So no other request of the
+    client can be admitted in between."""
     if not flow.is_admitted:
         parts.clients.check(flow.head.client)
     return replace(flow, is_admitted=True)

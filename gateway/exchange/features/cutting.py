@@ -1,9 +1,10 @@
 """Talks to the running exchange: cuts a conversation that does not fit into its model's context.
 
-A user's turn is dropped together with all turns up to the user's next turn, so that a tool's
-result always follows its call. System prompts are kept, and so is everything from the user's last
-turn on. The gateway does not know how many tokens a turn has. It estimates them from the turn's
-characters and from the token count of the whole prompt, which the runner reported.
+The oldest turns are dropped first. A user's turn is dropped together with all turns up to the
+user's next turn, so that a tool's result always follows its call. System prompts stay, and so does
+everything from the user's last turn on. The gateway does not know how many tokens a turn has. It
+estimates them from the turn's characters and from the token count of the whole prompt, which the
+runner reported.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ answer."""
 
 
 async def cut(_parts: Parts, flow: Flow) -> Flow:
-    """Put a shorter conversation in place of a too long one. Raise HttpFaultRaised with
-    any other fault; a stream that has begun renders the fault itself."""
+    """Replace a conversation that is too long with a shorter one. If that is impossible, raise
+    HttpFaultRaised with the fault. If a stream has begun, only clear the fault: the stream renders
+    it."""
     fault, running = flow.fault, flow.running
     assert fault is not None and running is not None
     shorter = shortened(flow.parsed, fault)
@@ -37,9 +39,9 @@ async def cut(_parts: Parts, flow: Flow) -> Flow:
 
 
 def shortened(parsed: Parsed, fault: HttpFault) -> Parsed | None:
-    """Return a copy of a body with fewer turns, after its prompt was too long (`fault`). None if
-    the client does not allow this, if `fault` is another error, or if no more turns can be
-    dropped."""
+    """Return a copy of a body with fewer turns, after a runner reported that its prompt was too
+    long (`fault`). None if the client does not allow this, if `fault` is another error, or if no
+    more turns can be dropped."""
     overflow = overflow_of(fault)
     if not parsed.cuts or overflow is None:
         return None

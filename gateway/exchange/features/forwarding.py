@@ -29,18 +29,19 @@ from gateway.exchange.running import begun
 from gateway.fetching import providers
 
 BEGINS_S = 600.0
-"""Time limit for the first bytes of a provider, unless a task or the client sets a shorter limit.
-An answer that is no stream sends its first bytes only when it is complete."""
+"""Time limit in seconds for the first bytes of a provider's answer, unless a task sets its own or
+the client's timeout ends earlier. An answer that is not a stream sends its first bytes only when it
+is complete."""
 NO_HEADERS: Mapping[str, str] = {}
 WHOLE_BYTES, ERROR_BYTES = 64 << 20, 64 << 10
 OTHER = "other"
-"""The name in the metrics for all models that `tasks.toml` does not list. Clients can invent such
-names, so there could be any number of them."""
+"""The name in the metrics for all models of a provider that `tasks.toml` does not list. Clients can
+invent such names, and each name would add a time series."""
 
 
 def passed_on(parts: Parts, flow: Flow, trial: TaskTry) -> Flow:
-    """Return the flow with a body that the provider, not shoal, parses. Fields of shoal itself are
-    removed from it. Raises BadRequest."""
+    """Return the flow for a body that shoal does not parse, but forwards to the provider. shoal's
+    own fields are removed from the body. Raises BadRequest."""
     fields = dict(flow.fields)
     extras = take_extras(fields)
     if trial.timeout_s is not None:
@@ -75,13 +76,13 @@ def call_of(
 
 
 def counted_as(parts: Parts, provided: ProviderModel) -> str:
-    """Return the name of a provider's model in the metrics."""
+    """Return the name under which the metrics count a provider's model."""
     listed = {model.name for model in parts.tasks.table.provided_models()}
     return provided.name if provided.name in listed else f"{provided.provider}:{OTHER}"
 
 
 def begins_s(flow: Flow) -> float:
-    """Return how long a provider may take to its first bytes."""
+    """Return how many seconds a provider may take to send its first bytes."""
     attempt = None if flow.trial is None else flow.trial.attempt
     return BEGINS_S if attempt is None or attempt.budget_s is None else attempt.budget_s
 
@@ -89,8 +90,8 @@ def begins_s(flow: Flow) -> float:
 @dataclass(slots=True)
 class Forwarded:
     """A request body that was forwarded to a provider, with the provider's answer so far. `tracker`
-    reads the usage from the passing bytes; `record` is the entry for the request log. `ends_at` is
-    when the client's timeout ends, by the monotonic clock; None: the client set none."""
+    reads the token usage from the bytes as they pass; `record` is the entry for the request log.
+    `ends_at` is when the client's timeout ends, by the monotonic clock; None if it set none."""
 
     parts: Parts
     flow: Flow
@@ -106,7 +107,8 @@ class Forwarded:
         self.ends_at = None if timeout_s is None else self.flow.head.came_at + timeout_s
 
     def left_s(self, most_s: float | None) -> float | None:
-        """Return the time limit of the next step: `most_s`, or the rest of the client's timeout."""
+        """Return the time limit of the next step in seconds: `most_s`, or the remaining part of the
+        client's timeout if that is shorter. None: no limit."""
         if self.ends_at is None:
             return most_s
         left_s = max(0.0, self.ends_at - self.parts.reactor.now())
@@ -120,7 +122,7 @@ class Forwarded:
         )
 
     def silence_s(self) -> float | None:
-        """Return the longest pause within an answer."""
+        """Return the longest allowed pause within an answer, in seconds; None: no limit."""
         return self.parts.options.request_timeout_s or None
 
 
@@ -216,7 +218,7 @@ async def _first_piece(forwarded: Forwarded) -> bytes:
 
 
 async def _at_most(forwarded: Forwarded, limit_bytes: int) -> bytes:
-    """Return at most the first `limit_bytes` of the body of a provider's refusal."""
+    """Return the body of a provider's refusal, cut after `limit_bytes`."""
     body = b""
     while len(body) < limit_bytes and (
         piece := await forwarded.answer.piece(forwarded.left_s(5.0))
@@ -249,7 +251,8 @@ async def _whole(forwarded: Forwarded, first: bytes) -> bytes:
 
 
 async def _streamed(forwarded: Forwarded, running: Running, first: bytes) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a stream as they arrive; if it breaks off, end with an error."""
+    """Yield the bytes of a stream as they arrive. If the stream breaks off, end it with an
+    error."""
     tracker, outcome = forwarded.tracker, "client_closed"
     silence_s = forwarded.silence_s()
     try:

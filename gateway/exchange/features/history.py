@@ -1,5 +1,5 @@
-"""Talks to the records: completes a request by the stored answer, conversation or items that its
-body names."""
+"""Talks to the records: adds to a request the stored answer, conversation or items that its body
+names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.records import (
 
 
 async def recall_history(parts: Parts, flow: Flow) -> Flow:
-    """Put the earlier conversation before the body's own turns, if the body names one."""
+    """If the body refers to stored answers, conversations or items, add these to the request."""
     owner = await flow.http.owner()
     # only a RecallingDialect sets `to_keep`
     recalling = cast(dialect.RecallingDialect, flow.head.dialect)
@@ -37,11 +37,10 @@ async def recall_history(parts: Parts, flow: Flow) -> Flow:
 async def recall(
     parts: Parts, made_by: dialect.RecallingDialect, parsed: dialect.Parsed, owner: str
 ) -> dialect.Parsed:
-    """Return a copy of the body, completed by the previous answer, the conversation and the stored
+    """Return a copy of the body that includes the previous answer, the conversation and the stored
     items that the body names by id. Raises HttpFaultRaised (400, 404, 413) if this owner has no
     such answer, conversation or item, or if the conversation is full. Raises BadRequest if the
-    result is too long.
-    """
+    result is too long."""
     to_keep = parsed.to_keep
     if to_keep is None or not (to_keep.previous or to_keep.named or to_keep.turn):
         return parsed
@@ -117,5 +116,6 @@ async def items_before(
 async def found_answer(
     answers: AnswerRecords, owner: str, request: RequestId
 ) -> dialect.KeptAnswer | None:
-    """Return an answer of this owner, of any path; None if none is stored."""
+    """Return the answer `request` if this owner has stored it, whichever path made it; None if
+    not."""
     return await answers.find(owner, job_of_run(request))

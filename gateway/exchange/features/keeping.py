@@ -18,7 +18,7 @@ from gateway.records import EndedTurn, job_of_run
 
 
 async def announce(parts: Parts, flow: Flow) -> Flow:
-    """Record that the answer is being made, so that its owner can stop it."""
+    """Record that the answer is being generated, so that its owner can stop it."""
     if flow.parsed.to_keep is not None and flow.parsed.to_keep.keep:
         assert flow.running is not None
         request = flow.parsed.requests[0].request_id
@@ -28,7 +28,8 @@ async def announce(parts: Parts, flow: Flow) -> Flow:
 
 
 async def keep(parts: Parts, flow: Flow) -> Flow:
-    """Store the answer and the new items of its conversation. If that fails, say why."""
+    """Store the answer and the new items of its conversation. If that fails, note why in the
+    flow."""
     to_keep = flow.parsed.to_keep
     if flow.answer is None or to_keep is None or not to_keep.writes:
         return flow

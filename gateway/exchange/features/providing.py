@@ -2,8 +2,8 @@
 
 If a provider speaks the client's dialect, the body is forwarded (`forwarding`). Otherwise the
 parsed request is translated to the provider's dialect, and the provider is asked for a stream. The
-answer goes into an inbox, as the same entries that runners send. So all later stages do not depend
-on who answers.
+answer is converted to the entries that runners send, and goes into the request's inbox. So the
+later stages are the same for runners and providers.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def _translate(parts: Parts, flow: Flow, provided: ProviderModel) -> Flow:
 
 
 class _TranslatedAnswer:
-    """One answer of a provider, from sending the request to the end. Acts as the owner of the
-    requests, as the dispatcher does for runners."""
+    """One answer of a provider, from sending the request to the end. It owns the requests of the
+    exchange, as the dispatcher owns those of runners."""
 
     def __init__(
         self, parts: Parts, flow: Flow, provided: ProviderModel, call: providers.ProviderCall
@@ -94,7 +94,7 @@ class _TranslatedAnswer:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, request: ClientRequest, unheeded: tuple[str, ...]) -> None:
-        """Start a task that sends the request and passes on the answer."""
+        """Start a task that sends the request and puts the answer into the inbox."""
         self._parts.provided.add(
             providers.OpenProviderRequest(
                 request=request.request_id,
@@ -177,7 +177,8 @@ class _TranslatedAnswer:
             raise HttpFaultRaised(HttpFault(502, "provider_failed", text))
 
     async def _pass_on(self, request: ClientRequest) -> None:
-        """Pass on the whole answer. Raises ProviderFailed and HttpFaultRaised."""
+        """Convert the whole answer to entries and put them into the inbox. Raises ProviderFailed
+        and HttpFaultRaised."""
         hearing = hearing_of(self._target, request.request_id, request.wire.n)
         silence_s = self._parts.options.request_timeout_s or None
         within_s: float | None = self._begins_s
@@ -193,8 +194,8 @@ class _TranslatedAnswer:
         request.arrived(last, self._now())
 
     async def _piece(self, within_s: float | None) -> bytes:
-        """Return the next piece of the answer. Return b"" at the end, also if the connection breaks
-        after the answer was complete."""
+        """Return the next bytes of the answer. Return b"" at the end, and also if the connection
+        breaks after the answer was complete."""
         try:
             return await self._answer.piece(self._left_s(within_s))
         except providers.ProviderFailed as failed:
@@ -218,7 +219,8 @@ class _TranslatedAnswer:
             await self._room.wait()
 
     def _left_s(self, most_s: float | None) -> float | None:
-        """Return the time limit of the next step: `most_s`, or the rest of the client's timeout."""
+        """Return the time limit of the next step in seconds: `most_s`, or the remaining part of the
+        client's timeout if that is shorter. None: no limit."""
         if self._ends_at is None:
             return most_s
         left_s = max(0.0, self._ends_at - self._now())

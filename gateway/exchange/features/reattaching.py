@@ -1,5 +1,5 @@
-"""Talks to the client and to the streams that outlive connections: lets a client read its stream
-again after it left, if its body says so (`x_reattach_s`)."""
+"""Talks to the client and to the open streams: lets a client that disconnected read its stream
+again, if its body sets `x_reattach_s`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ FIELD = "x_reattach_s"
 
 
 async def let_reattach(parts: Parts, flow: Flow) -> Flow:
-    """Note that the client may read the stream again. The field is ignored, and reported, if a
-    provider may answer. Raises BadRequest if the answer is no stream that can be read again."""
+    """Note that the client may read the stream again. If a provider may answer, the field is
+    ignored and reported as ignored. Raises BadRequest if the answer cannot be read again, for
+    example because it is not a stream."""
     parsed, head = flow.parsed, flow.head
     if why := _why_not(flow):
         raise bad_field(FIELD, why)
@@ -36,8 +37,8 @@ async def let_reattach(parts: Parts, flow: Flow) -> Flow:
 
 
 def stream_on(parts: Parts, flow: Flow, pieces: AsyncGenerator[bytes]) -> None:
-    """Begin the stream of an answer, and let the client read it. From now on the request does not
-    end with its connection."""
+    """Begin the stream of an answer, and let the client read it. From now on the request continues
+    even if the client disconnects."""
     lasting = flow.lasting
     assert lasting is not None
     stream = parts.streams.open(flow.parsed.requests[0].request_id, lasting)
@@ -77,8 +78,9 @@ async def _journalled(
 
 
 async def take_over(parts: Parts, flow: Flow) -> Flow:
-    """Submit a request with the answer that an earlier process had. A complete answer is only
-    rendered, because that process has recorded and stored it."""
+    """Submit a request together with the part of its answer that an earlier HTTP process received.
+    If that answer is complete, it is only rendered, because that process has recorded and stored
+    it."""
     lasting, head = flow.lasting, flow.head
     assert lasting is not None and lasting.earlier is not None
     earlier, now = lasting.earlier, parts.reactor.now
@@ -112,5 +114,5 @@ def _why_not(flow: Flow) -> str:
     if len(parsed.requests) > 1:
         return "a stream with several prompts can't be read again; send one prompt"
     if parsed.cuts:
-        return "it can't be combined with a conversation that may be cut; omit one of the two"
+        return "it can't be used for a conversation that may be cut; omit one of the two fields"
     return ""

@@ -1,8 +1,8 @@
 """Talks to the leader: loads and unloads models at a client's request, and keeps them loaded.
 
-Ollama's clients load a model by an empty request, and unload it by an empty request with
-`keep_alive: 0`. A request to load waits like any other request for the model. A request to unload
-lets open requests finish, and has no effect on pinned models and instances.
+An Ollama client loads a model with an empty request, and unloads it with an empty request that has
+`keep_alive: 0`. A request to load waits like any other request for the model. Unloading lets open
+requests finish first, and has no effect on pinned models and instances.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ async def load_or_unload(parts: Parts, flow: Flow) -> Flow:
 
 
 async def stay_warm(parts: Parts, flow: Flow) -> Flow:
-    """Request the keep-alive time that the body sets for the model."""
+    """Ask the leader to keep the model loaded for the time that the body sets."""
     wish_s, client = flow.parsed.extras.wish_s, flow.head.client
     parts.keep_alive(flow.exchange.model, wish_s, client)
     return flow
 
 
 async def _moved(parts: Parts, flow: Flow) -> float:
-    """Load or unload the model, and return how many seconds the load took. A provider's model is
-    never loaded here."""
+    """Load or unload the model, and return how many seconds the load took. For a provider's model,
+    nothing is loaded or unloaded."""
     parsed: Parsed = flow.parsed
     if parts.tasks.table.provided(parsed.model) is not None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Talks to the client: decides whether a request is traced, and reports its trace."""
+"""Talks to the client: decides whether a request is traced, and tells the client in a header."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gateway.tracing import TRACERESPONSE
 
 
 async def choose_trace(parts: Parts, flow: Flow) -> Flow:
-    """Choose by the body, by the client's span, or at random. A body that is forwarded to a
-    provider is not traced."""
+    """Trace the request if its body or the client's trace header asks for it, or by random choice.
+    A body that is forwarded to a provider is not traced."""
     if flow.trial is not None and flow.trial.forwards:
         return flow
     requests = flow.parsed.requests

@@ -1,8 +1,8 @@
-"""Talks to the event loop and the disk: streams that outlive their client's connection, and the
-HTTP process that serves them (decision 0101).
+"""Talks to the event loop and the disk: streams that a client may read again after it disconnected.
+Another HTTP process of the node continues them if their process dies (decision 0101).
 
-A stream has numbered events in memory (`EventBuffer`), which its client may read again. A file has
-the runners' messages from which another process of the node renders the same events again.
+The numbered events of a stream are in memory (`EventBuffer`), where the client may read them again.
+A file has the runners' messages, from which another process can render the same events.
 """
 
 from gateway.exchange.streams.event_buffer import EventBuffer, EventsGone

@@ -1,11 +1,11 @@
 """The numbered events of one stream that a client may read again.
 
 Pure. Events are numbered from 0, in the order of the stream. A number never changes, and each event
-carries its number as the `id` of server-sent events. Comments and pings are no events: they have no
-number, and only the client that reads at that moment gets them.
+carries its number as the `id` of server-sent events. Comments and pings are not events: they have
+no number, and only a client that is reading at that moment gets them.
 
-The buffer forgets its first events once it exceeds its limit, but only events that a client was
-sent. If that is not enough, it is full, and its writer waits.
+When the buffer exceeds its limit, it drops its oldest events, but only after they were sent to a
+client. If that is not enough, the buffer is full, and its writer waits.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from collections import deque
 
 END = b"\n\n"
 PING = b"event: ping\n"
-"""The first bytes of an event that only keeps a connection open."""
+"""The first bytes of a ping, an event that only keeps a connection open."""
 EVENT_BYTES = 64
-"""Memory that an event needs beside its bytes."""
+"""The estimated memory of an event in addition to its own bytes."""
 
 
 class EventsGone(Exception):
-    """The events after the requested number are no longer held. `first` is the first that is."""
+    """The buffer no longer has the event with the requested number. `first` is the first event that
+    it has."""
 
     def __init__(self, first: int) -> None:
         super().__init__(first)
@@ -31,8 +32,8 @@ class EventBuffer:
     """The events of one stream.
 
     Invariants: `first` <= `sent` <= `end`; `held_bytes` is the sum over the events from `first` to
-    `end` - 1. `sent`: the number after the last event that the present client was sent, or the
-    last client if there is none.
+    `end` - 1. `sent`: the number after the last event that was sent to the present client, or if
+    none is connected, to the latest one.
     """
 
     def __init__(self) -> None:
@@ -41,8 +42,8 @@ class EventBuffer:
         self._events: deque[bytes] = deque()
 
     def add(self, piece: bytes) -> bytes:
-        """Number the events in a piece of a stream, and hold them. Return the piece's comments and
-        pings. A piece has whole events only."""
+        """Number the events in a piece of a stream, and store them. Return the piece's comments and
+        pings. A piece has only whole events."""
         aside = b""
         for event in piece.split(END):
             if not event:
@@ -57,8 +58,9 @@ class EventBuffer:
         return aside
 
     def read(self, start: int, most_bytes: int) -> tuple[bytes, int]:
-        """Return events from number `start` on, at most about `most_bytes` but at least one, and
-        the number after them. Raises EventsGone if the first of them is no longer held."""
+        """Return events from number `start` on, and the number after the last of them. The events
+        have about `most_bytes` at most, but there is at least one. Raises EventsGone if event
+        `start` was dropped."""
         if start < self.first:
             raise EventsGone(self.first)
         pieces: list[bytes] = []
@@ -71,26 +73,26 @@ class EventBuffer:
         return b"".join(pieces), start
 
     def begin_at(self, start: int) -> None:
-        """Note that the client that reads from now on has not been sent the events from number
-        `start` on. Raises EventsGone if the first of them is no longer held."""
+        """Note that a client reads from now on, and has not received the events from number `start`
+        on. Raises EventsGone if event `start` was dropped."""
         if start < self.first:
             raise EventsGone(self.first)
         self.sent = min(start, self.end)
 
     def sent_to(self, end: int) -> None:
-        """Note that a client was sent the events before number `end`."""
+        """Note that the events before number `end` were sent to the client."""
         self.sent = min(max(self.sent, end), self.end)
 
     def shrink(self, limit_bytes: int) -> bool:
-        """Forget sent events, the first ones first, until the rest fits into the limit. Return
-        whether it fits."""
+        """Drop sent events, oldest first, until the others fit into the limit. Return whether they
+        fit."""
         while self.held_bytes > limit_bytes and self.first < self.sent:
             self.held_bytes -= len(self._events.popleft()) + EVENT_BYTES
             self.first += 1
         return self.held_bytes <= limit_bytes
 
     def clear(self) -> None:
-        """Forget all events."""
+        """Drop all events."""
         self._events.clear()
         self.first = self.sent = self.end
         self.held_bytes = 0

@@ -1,5 +1,5 @@
-"""Talks to the disk, through the journal: what a request has besides if its stream may be read
-again."""
+"""Talks to the disk, through the journal: the additional state of a request whose client may read
+the stream again after it disconnected."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from gateway.requests.dispatcher import Exchange
 
 @dataclass(slots=True)
 class LastingStream:
-    """The stream of one request, which its client may read again for `wait_s`.
+    """The stream of one request, which its client may read again until `wait_s` seconds after it
+    left.
 
-    `owner`: who may read it. `body`: the request's, until it is written. `earlier`: the answer of
-    an earlier process, if that one died. `journal`: what another process needs to continue the
-    stream; None if there is none.
+    `owner`: who may read it. `body`: the bytes of the request, until they are in the journal.
+    `earlier`: the answer so far, if an earlier process died. `journal`: the file from which another
+    process can continue the stream; None if there is none.
     """
 
     owner: str
@@ -36,7 +37,7 @@ class LastingStream:
     def taken_over(
         cls, owner: str, wait_s: float, earlier: EarlierAnswer, journal: StreamJournal
     ) -> LastingStream:
-        """Return a stream that an earlier process began."""
+        """Return a stream that an earlier process began and this one continues."""
         return cls(
             owner,
             wait_s,
@@ -48,7 +49,7 @@ class LastingStream:
         )
 
     async def begin(self, files: StreamFolder, head: StreamHead) -> None:
-        """Begin the journal."""
+        """Create the journal, with the request as its first record."""
         self.body = b""
         journal = await files.begin(head)
         if journal is not None and self._is_closed:
@@ -63,20 +64,22 @@ class LastingStream:
             self.journal.remove()
 
     def leave(self) -> None:
-        """Let another process continue the stream, because this one ends."""
+        """Release the journal, so that another process can continue the stream: this process is
+        ending."""
         if self.journal is not None:
             self.journal.leave()
         self.journal = None
 
     async def take(self, exchange: Exchange) -> Sequence[Entry]:
-        """Return the next entries of the answer, once they are in the journal."""
+        """Wait for the next entries of the answer, write them to the journal and return them."""
         entries = await exchange.inbox.take()
         if entries:
             await self.note(exchange, entries)
         return entries
 
     async def note(self, exchange: Exchange, entries: Sequence[Entry]) -> None:
-        """Write the next entries of the answer to the journal, before the client gets them."""
+        """Write the next entries of the answer to the journal, before they are sent to the
+        client."""
         journal, (request,) = self.journal, exchange.requests
         old, self._old = self._old, max(0, self._old - len(entries))
         if journal is None or not (entries := entries[old:]):

@@ -1,9 +1,9 @@
-"""Talks to the event loop: one stream that outlives its client's connection.
+"""Talks to the event loop: one stream that continues when its client's connection breaks.
 
-A task of its own (the pump) takes the pieces of the stream, numbers their events and holds them.
-At most one client reads at a time: a later one takes over, and the connection of the earlier one is
-closed. So a client whose connection is half dead need not wait for it. While no client reads, the
-model continues until the buffer is full.
+An asyncio task (the pump) takes the rendered pieces of the stream and stores their numbered events
+in the buffer. At most one connection reads at a time: a new one takes over, and the earlier one is
+closed. So a client can reconnect before its broken connection has timed out. While no client reads,
+the model continues until the buffer is full.
 
 The stream ends for good some time after its client has left, or after its last event.
 """
@@ -21,14 +21,14 @@ from gateway.exchange.streams.event_buffer import EventBuffer
 from gateway.exchange.streams.lasting_stream import LastingStream
 
 PIECE_BYTES = 64 << 10
-"""A client that catches up gets about this many bytes at a time."""
+"""Maximum size of one write to a client that reads buffered events, approximately."""
 TAKEN_OVER_COMMENT = sse.comment("another client reads this stream now")
 
 
 @dataclass(slots=True)
 class StreamReader:
-    """A client that reads a stream. `next`: the number of the event that it gets next. `aside` are
-    comments for it. `changed` is set if there may be more for it."""
+    """A connection that reads a stream. `next`: the number of the event that it gets next. `aside`:
+    comments and pings to send to it. `changed` is set if there may be something to send."""
 
     next: int
     aside: bytes = b""
@@ -36,9 +36,9 @@ class StreamReader:
 
 
 class OpenStream:
-    """A stream of this process. `is_done`: it has had its last event. `is_gone`: it can't be read
-    any more. `left_at`: since when no client reads; None while one does. `counted_bytes`: what its
-    events add to the memory of all streams."""
+    """A stream of this process. `is_done`: its last event is in the buffer. `is_gone`: it has ended
+    for good and cannot be read any more. `left_at`: since when no client reads; None while one
+    does. `counted_bytes`: the memory of its events, as counted for all streams."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class OpenStream:
     # --- its pump ----------------------------------------------------------------------------
 
     def begin(self, pieces: AsyncGenerator[bytes], abandon: Callable[[], None]) -> None:
-        """Begin to take the pieces. `abandon` cancels the request, and so ends the pieces."""
+        """Start the pump for these pieces. `abandon` cancels the request, which ends the pieces."""
         self._abandon = abandon
         self._task = asyncio.ensure_future(self._pump(pieces))
 
@@ -90,8 +90,8 @@ class OpenStream:
     # --- its clients -------------------------------------------------------------------------
 
     def attach(self, after: int) -> StreamReader:
-        """Let a client read the events after number `after` (-1: all). It takes over from an
-        earlier client. Raises EventsGone."""
+        """Let a client read the events after number `after` (-1: all events). An earlier reader is
+        disconnected. Raises EventsGone."""
         self.buffer.begin_at(after + 1)
         earlier, self._reader = self._reader, StreamReader(after + 1)
         self.left_at = None
@@ -100,7 +100,7 @@ class OpenStream:
         return self._reader
 
     def leave(self, reader: StreamReader) -> None:
-        """Note that a client has left. Nothing happens if another one has taken over."""
+        """Note that this reader has disconnected. Has no effect if another reader took over."""
         if reader is self._reader:
             self._reader = None
             reader.changed.set()
@@ -110,12 +110,12 @@ class OpenStream:
             self._room.set()
 
     def is_read_by(self, reader: StreamReader) -> bool:
-        """Return whether a client still reads: it has not left, and no other took over."""
+        """Return whether this reader still reads: it has not left, and no other one took over."""
         return reader is self._reader and not self.is_gone
 
     def take(self, reader: StreamReader) -> bytes:
-        """Return the next events of a client, or its comments; empty if there are none. The events
-        that it got before count as sent."""
+        """Return the next events for a reader, with its comments; empty if there are none. The
+        events of the previous call count as sent."""
         start = reader.next
         self.buffer.sent_to(start)
         self._room.set()
@@ -126,11 +126,11 @@ class OpenStream:
         return events + aside
 
     def is_finished(self, reader: StreamReader) -> bool:
-        """Return whether a client has had the last event."""
+        """Return whether a reader has received the last event."""
         return self.is_gone or (self.is_done and reader.next >= self.buffer.end)
 
     async def follow(self, reader: StreamReader) -> AsyncGenerator[bytes]:
-        """Yield a client's events until the last one, or until another client takes over."""
+        """Yield the events for a reader until the last one, or until another reader takes over."""
         try:
             while self.is_read_by(reader):
                 reader.changed.clear()
@@ -148,7 +148,7 @@ class OpenStream:
     # --- its end -----------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Cancel the answer if it is not complete, and forget the events."""
+        """Cancel the answer if it is not complete, delete the journal and drop the events."""
         if self.is_gone:
             return
         self.is_gone = True

@@ -1,11 +1,11 @@
 """Talks to the event loop: the streams of this process that clients may read again.
 
-All their events together have a limit of memory. Above it, streams that no client reads are ended:
-first the complete ones, then the others in the order in which their clients left. If that is not
-enough, each remaining stream holds only a little more than its client has not read.
+The memory of all their events together is limited. Above the limit, streams that no client reads
+are ended: first the complete ones, then the others in the order in which their clients left. If
+that is not enough, the limit of each remaining stream is lowered to `LEAST_BYTES`.
 
-Another HTTP process reads a stream of this one for its client: it polls for events. A client whose
-process has not polled for `SILENT_S` counts as gone.
+A client may reconnect to another HTTP process of the node. That process then polls this one for
+events. If it has not polled for `SILENT_S`, its client counts as gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ LIMIT_BYTES = 64 << 20
 STREAM_BYTES = 4 << 20
 """Memory for the events of one stream."""
 LEAST_BYTES = 64 << 10
-"""Memory for the events of one stream while the memory for all of them is full."""
+"""Memory for the events of one stream while the memory of all streams together is over its
+limit."""
 SILENT_S = 2.0
 
 
@@ -37,8 +38,8 @@ class _Remote:
 
 
 class OpenStreams:
-    """The streams of one process, by request. `files` are what outlives the process. `held_bytes`:
-    memory of all events."""
+    """The streams of one process, by request. `files` has the journals of the streams, which
+    outlive the process. `held_bytes`: memory of all events."""
 
     def __init__(
         self, reactor: Reactor, files: StreamFolder, *, limit_bytes: int = LIMIT_BYTES
@@ -63,25 +64,26 @@ class OpenStreams:
         return stream
 
     def of(self, request: RequestId, owner: str) -> OpenStream | None:
-        """Return a stream of this owner; None if this process has none."""
+        """Return a stream if it belongs to this owner; None if this process has no such stream."""
         stream = self._streams.get(request)
         return stream if stream is not None and stream.lasting.owner == owner else None
 
     def leave(self) -> None:
-        """End the streams of this process, which ends. Other processes may continue them."""
+        """End the streams of this process, because the process is ending. Other processes may
+        continue them."""
         for stream in list(self._streams.values()):
             stream.lasting.leave()
             stream.end()
 
     def close(self) -> None:
-        """End all streams, and finish writing."""
+        """End all streams of this process, and wait until their files are written."""
         self._timer.cancel()
         self.leave()
         self.files.close()
 
     def read_for(self, call: ReadStream) -> StreamRead:
-        """Return the next events of a stream to another process. Each `reader` of that process is
-        one client."""
+        """Return the next events of a stream to another HTTP process. Each value of `reader` is one
+        client of that process."""
         remote = self._remote.get(call.reader)
         if remote is None:
             stream = self.of(call.request, call.owner)

@@ -1,8 +1,9 @@
-"""Talks to the disk: keeps what another HTTP process needs to continue a stream whose process died.
+"""Talks to the disk: writes the journals, from which another HTTP process can continue a stream
+whose process died.
 
-Each stream that a client may read again has one file in a private folder of the node. Its writer
-holds a lock on it, which the system releases when the process dies. So a file that can be locked
-belongs to a stream that no process serves.
+Each stream that a client may read again has one file (its journal) in a private folder of the node.
+Its writer holds a lock on it, which the system releases when the process dies. So a file that can
+be locked belongs to a stream that no process serves.
 
 All files are read and written in a thread of their own. The system keeps written bytes when a
 process dies, so nothing is synced. If a file can't be written, its stream continues without it.
@@ -35,14 +36,15 @@ from gateway.exchange.streams.stream_records import (
 )
 
 FILE_BYTES, ALL_BYTES = 64 << 20, 256 << 20
-"""Limits of a file, and of all files of a process. Above them, a stream can't outlive its
-process."""
+"""Limits in bytes of one file, and of all files of a process together. A stream whose file would
+exceed a limit loses its file, and ends if its process dies."""
 MOST_WAIT_S = 300.0
-"""The greatest time for which a client may ask (`x_reattach_s`)."""
+"""Limit of `x_reattach_s`, the seconds for which a client may read its stream again."""
 MOST_MOVES = 3
-"""A stream that no client asks for is taken over at most this many times."""
+"""If no client asks for a stream, it is taken over by another process at most this many times."""
 YOUNG_S = 0.5
-"""A younger file may not be locked yet by the process that creates it."""
+"""Files younger than this many seconds are skipped, because the process that creates such a file
+may not have locked it yet."""
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 _T = TypeVar("_T")
 
@@ -57,12 +59,12 @@ class DiskUse:
     def take(self, count: int) -> None:
         """Count more bytes. Raises OSError if they exceed the limit."""
         if self.used_bytes + count > self.limit_bytes:
-            raise OSError(f"the files of all streams may have {self.limit_bytes >> 20} MiB")
+            raise OSError(f"the files of all streams exceed {self.limit_bytes >> 20} MiB")
         self.used_bytes += count
 
 
 class StreamJournal:
-    """The locked file of one stream, with `size_bytes`, which count in `use`."""
+    """The locked file of one stream. `size_bytes` is its size, which also counts in `use`."""
 
     def __init__(
         self,
@@ -83,14 +85,14 @@ class StreamJournal:
         self._is_closed = False
 
     async def add(self, messages: Sequence[ToGateway]) -> bool:
-        """Append a runner's messages. Return False if the file is closed, or if they can't be
-        written or exceed a limit; the file is removed then."""
+        """Append a runner's messages. Return False if the file is closed. Remove the file and
+        return False if the write fails or would exceed a limit."""
         if self._is_closed:
             return False
         data = b"".join(map(runner_record, messages))
         try:
             if self._size_bytes + len(data) > FILE_BYTES:
-                raise OSError("its file is too large")
+                raise OSError("the file of this stream exceeds its limit")
             self._use.take(len(data))
             self._size_bytes += len(data)
             await _run(self._thread, lambda: _append(self._file, data))
@@ -101,11 +103,11 @@ class StreamJournal:
         return True
 
     def remove(self) -> None:
-        """Delete the file, because the stream needs it no longer. Does not wait."""
+        """Delete the file, because the stream no longer needs it. Does not wait."""
         self._close(lambda: self._path.unlink(missing_ok=True))
 
     def leave(self) -> None:
-        """Release the file for another process. Does not wait."""
+        """Unlock the file, so that another process can continue the stream. Does not wait."""
         self._close(lambda: None)
 
     def _close(self, act: Callable[[], None]) -> None:
@@ -133,8 +135,8 @@ class ClaimedStream:
 
 
 class StreamFolder:
-    """The files of all streams of a node. The folder `path` is made at its first use. `use` counts
-    the files of this process."""
+    """The files of all streams of a node. The folder `path` is created at its first use. `use`
+    counts the bytes of this process's files."""
 
     def __init__(self, path: Path, log: Log, use: DiskUse | None = None) -> None:
         self.use = use or DiskUse()
@@ -161,7 +163,8 @@ class StreamFolder:
         return await _run(self._thread, lambda: self._is_held(request, owner))
 
     async def claim(self, request: RequestId, owner: str) -> ClaimedStream | None:
-        """Take over a stream of this owner that no process serves. None if there is none."""
+        """Take over a stream of this owner, if no process serves it. None if there is no such
+        stream."""
         claimed = await _run(self._thread, lambda: self._claim(request, owner))
         if claimed is None:
             return None
@@ -170,13 +173,13 @@ class StreamFolder:
         return ClaimedStream(self._journal(request, file, size_bytes), head, answer)
 
     async def orphans(self) -> list[tuple[RequestId, str]]:
-        """Return the streams that no process serves, with their owners. Delete the files that
-        clients may not read any more. Streams that were taken over `MOST_MOVES` times are left out,
-        because they may have killed their processes."""
+        """Return the streams that no process serves, with their owners. Delete the files whose
+        streams clients may no longer read. Leave out streams that were taken over `MOST_MOVES`
+        times, because they may have killed their processes."""
         return await _run(self._thread, self._orphans)
 
     def close(self) -> None:
-        """Finish what was begun, and end the thread."""
+        """Finish the file operations that have begun, and end the thread."""
         self._thread.shutdown(wait=True)
 
     def _journal(self, request: RequestId, file: int, size_bytes: int) -> StreamJournal:
@@ -252,7 +255,7 @@ class StreamFolder:
 
 
 def _is_name(request: RequestId) -> bool:
-    """Return whether a client's text can be the name of a file here."""
+    """Return whether a request id that a client sent can be the name of a file here."""
     return request.isascii() and request.replace("-", "").isalnum() and len(request) <= 200
 
 
@@ -267,12 +270,12 @@ def _append(file: int, data: bytes) -> None:
 
 
 def _age_s(file: int) -> float:
-    """Return how long ago a file was written to."""
+    """Return how many seconds ago a file was last written."""
     return time.time() - os.fstat(file).st_mtime
 
 
 def _whole(file: int) -> bytes:
-    """Return the bytes of a file, at most a little more than its limit."""
+    """Return the content of a file, at most twice the size limit."""
     os.lseek(file, 0, os.SEEK_SET)
     with os.fdopen(os.dup(file), "rb") as reader:
         return reader.read(2 * FILE_BYTES)

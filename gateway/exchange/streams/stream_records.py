@@ -1,8 +1,8 @@
 """The records in the file of a stream: what another HTTP process needs to continue it.
 
 Pure. A record is its length (4 bytes), its kind (1 byte) and its data. The first record is the
-request (`StreamHead`). The others are the runners' messages with the answer, in the order in which
-they came, and a mark (`MOVED`) for each process that took the stream over. A process may die within
+request (`StreamHead`). The others are the runners' messages with the answer, in their order of
+arrival, and one mark (`MOVED`) for each process that took the stream over. A process may die during
 a write, so an incomplete last record is ignored.
 """
 
@@ -34,9 +34,10 @@ _LENGTH = struct.Struct(">I")
 
 
 class StreamHead(Message):
-    """A request whose stream may be read again. `path`: the route that it came to. `owner`: who may
-    read the stream. `wait_s`: for how long. `key` is the id of the API key, `sharer` the client for
-    fair shares without its client id. `fingerprint`: of the build that rendered the events."""
+    """A request whose stream may be read again. `path`: the route to which it was sent. `owner`:
+    who may read the stream. `wait_s`: for how many seconds after its client left. `key` is the id
+    of the API key, `sharer` the client for fair shares, without its client id. `fingerprint`
+    identifies the build that rendered the events."""
 
     request: RequestId
     path: str
@@ -51,8 +52,8 @@ class StreamHead(Message):
 
 @dataclass(frozen=True, slots=True)
 class EarlierAnswer:
-    """An answer as earlier processes had it. `moves`: how many processes took the request over,
-    including this process. `begun` is None if no runner reported its tokens."""
+    """The part of an answer that earlier processes received. `moves`: how many processes took the
+    request over, including this process. `begun` is None if no runner reported the tokens."""
 
     moves: int
     prompt_tokens: int = 0
@@ -61,12 +62,12 @@ class EarlierAnswer:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the answer has its end."""
+        """Return whether the answer includes its terminal entry."""
         return bool(self.entries) and isinstance(self.entries[-1], Finished | Failed)
 
 
 MOVED = _LENGTH.pack(0) + _MOVED
-"""The record of a process that takes a stream over."""
+"""The record that a process adds when it takes a stream over."""
 
 
 def head_record(head: StreamHead) -> bytes:
@@ -75,7 +76,7 @@ def head_record(head: StreamHead) -> bytes:
 
 
 def runner_record(message: ToGateway) -> bytes:
-    """Return a runner's message as it is written to the file."""
+    """Return the bytes that store a runner's message in the file of a stream."""
     return _record(_RUNNER, pack_to_gateway(message))
 
 
@@ -88,8 +89,8 @@ def read_head(data: bytes) -> StreamHead:
 
 
 def read_records(data: bytes) -> tuple[StreamHead, EarlierAnswer, int]:
-    """Return the request and the answer so far of a stream's file, and the number of bytes of its
-    complete records. This process counts as a process that took over. Raises BadMessage."""
+    """Return the request of a stream's file, the answer so far, and the number of bytes of the
+    complete records. This process is counted in `moves`. Raises BadMessage."""
     head, moves, prompt_tokens, size_bytes = read_head(data), 1, 0, 0
     begun: Begun | None = None
     entries: list[Entry] = []
@@ -115,7 +116,7 @@ def _record(kind: bytes, data: bytes) -> bytes:
 
 
 def _records(data: bytes) -> Iterator[tuple[bytes, bytes, int]]:
-    """Yield kind, data and end of each complete record."""
+    """Yield the kind, the data and the end offset of each complete record."""
     start, head = 0, _LENGTH.size + 1
     while start + head <= len(data):
         (size,) = _LENGTH.unpack_from(data, start)

@@ -1,7 +1,7 @@
-"""Gives a request what an earlier HTTP process had of its answer.
+"""Gives a request the part of its answer that an earlier HTTP process received.
 
-Pure: time arrives as `now`. The entries come to the request as if a runner had sent them, but are
-not counted again. A runner then makes the rest from their tokens.
+Pure: time arrives as `now`. The entries reach the request as if a runner had sent them, but their
+tokens are not counted again. A runner then continues the answer from these tokens.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ CANNOT = (
 
 
 def begin_with(request: ClientRequest, earlier: EarlierAnswer, now: float) -> bool:
-    """Let a request begin with an earlier answer. Return whether a runner is to continue it; its
-    answer is complete otherwise, or it can't continue and ends with an error."""
+    """Let a request begin with an earlier answer. Return True if a runner must continue it. Return
+    False if the answer is complete, or cannot continue and ends with an error."""
     resuming, inbox, entries = request.resuming, request.inbox, [*earlier.entries]
     resuming.moved(earlier.moves)
     request.prompt_tokens = earlier.prompt_tokens
