@@ -20,7 +20,7 @@ from gateway.requests import routing
 @dataclass(frozen=True, slots=True)
 class NamedAdapter:
     """A name of the form `MODEL:ADAPTER`, split in two. `beside` has the names of all adapters of
-    the model; `adapter` may be missing in that set."""
+    the model; `adapter` need not be among them."""
 
     model: ModelId
     adapter: str

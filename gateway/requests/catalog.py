@@ -98,8 +98,9 @@ class ModelCatalog:
         return {instance.model for instance in instances if instance.serves} | set(self.cards())
 
     def plain(self, name: str) -> ModelCard | None:
-        """Return the card of the model with exactly this name. None if there is none, or if the
-        cluster has derived models or aliases, which `name` may mean."""
+        """Return the card of the model with exactly this name. None if there is no such model. Also
+        None if the cluster has any derived models or aliases, because the name might mean one of
+        these."""
         cards = self.cards()
         if self._bus.state.derived or any(card.aliases for card in cards.values()):
             return None
@@ -203,8 +204,8 @@ class ModelCatalog:
         return routing.choose(ready, loads, routing.affinity_of(request, affinity))
 
     def has_place(self, model: ModelId, tried: Tried) -> bool:
-        """Return whether a ready instance that is not in `tried` has a free slot or a free place in
-        its queue, according to its latest reading."""
+        """Return whether a ready instance that is not in `tried` can take a request: its latest
+        reading shows a free row or a free place in its queue."""
         return any(not self._load(instance).full for instance in self.ready(model, tried))
 
     def given_up(self, model: ModelId) -> Refusal | None:

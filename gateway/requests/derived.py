@@ -35,7 +35,8 @@ def requests_of(
     parsed: Parsed, model: ModelId, derived: DerivedModel | None, own: DerivedModel | None
 ) -> list[GenerationRequest]:
     """Return the requests of a body for `model`. The derived model's defaults are added first, then
-    those of the model's card (`own`), then the body's `manner`."""
+    those of the model's card (`own`). Finally `manner` (a sentence about the answer's length) is
+    added to the system prompt."""
     is_set, requests = parsed.extras.says_priority, list[GenerationRequest]()
     for request in parsed.requests:
         complete = completed(completed(request, model, derived), model, own)

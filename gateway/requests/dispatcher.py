@@ -118,11 +118,11 @@ class Dispatcher:
 
         The requests count towards the fair share of the client `sharer`; `key_id` is its API key.
         With `traced`, runners report timings. A request that has waited before keeps its place in
-        line and its loading deadline, which count from `since_at`. `takes_over` gives the
-        only request of a body what an earlier process had of its answer, and returns whether a
-        runner is to continue it. Raises HttpFaultRaised if the
-        gateway is full or the model is unknown. Also raises it if the model cannot make such
-        answers, or if the model of a conversation has a Go template.
+        line and its loading deadline, which count from `since_at`. `takes_over` is for a body with
+        one request: it adds the part of the answer that an earlier HTTP process received, and
+        returns whether a runner must continue the answer. Raises HttpFaultRaised if the gateway is
+        full or the model is unknown. Also raises it if the model cannot make such answers, or if
+        the model of a conversation has a Go template.
         """
         self._check_room(sharer)
         card = self._catalog.plain(parsed.model)
@@ -335,8 +335,8 @@ class Dispatcher:
         request.end_failed(reason, message, self._reactor.now())
 
     def _refuse(self, request: ClientRequest, refusal: Refusal | HttpFault | None) -> None:
-        """Refuse a request and all other requests of the same body; do nothing if `refusal` is
-        None. A request whose runner was lost fails."""
+        """Refuse a request and all other requests of the same body. If its runner was lost, end it
+        with an error instead. Do nothing if `refusal` is None."""
         if refusal is None:
             return
         if request.resuming.deaths:

@@ -36,7 +36,8 @@ OnSent = Callable[[RequestId, int, int], None]
 
 
 class EntryInbox:
-    """The inbox of one HTTP exchange. `take` waits for `batch` entries or the end.
+    """The inbox of one exchange (the submitted requests of one body). `take` waits for `batch`
+    entries or the end.
 
     `fault` is set if the exchange was refused before its first entry. `load_s` is the time in
     seconds that its requests waited for a model to load.
@@ -141,16 +142,17 @@ class EntryInbox:
         self._wake()
 
     def postponed(self, request_id: RequestId) -> None:
-        """Record that a request waits for other requests of this exchange. The answer can begin
-        without this request."""
+        """Record that a request waits until other requests of this exchange have ended. The answer
+        can begin without it."""
         self._unaccepted.discard(request_id)
         self._wake()
 
     def arrived(
         self, request_id: RequestId, entries: Sequence[Entry], old: Sequence[int] = ()
     ) -> None:
-        """Add entries of one request. If a terminal entry is among them, it is the last. `old` are
-        the choices of further entries that the client already has; they earn their credit back."""
+        """Add entries of one request. If a terminal entry is among them, it is the last. `old` has
+        the choice of each further entry that a runner sent again although the client already has
+        it. Such entries are dropped, and the runner gets its credit for them back."""
         for choice in old:
             self._on_sent(request_id, choice, 1)
         self._queue.extend(entries)
@@ -166,8 +168,8 @@ class EntryInbox:
             self._wake()
 
     def suspended(self, request_id: RequestId) -> None:
-        """Record that a request resumes at another runner. Entries that the old runner sent and
-        that have not reached the client earn no credit at the new runner."""
+        """Record that a request resumes at another runner. The entries from the old runner that
+        have not reached the client yet give no credit to the new runner."""
         for (of_request, choice), count in _costs([*self._taken, *self._queue]).items():
             if of_request == request_id:
                 self._free[of_request, choice] = count
@@ -226,7 +228,7 @@ class EntryInbox:
 
 
 def _costs(entries: Sequence[Entry]) -> Counter[tuple[RequestId, int]]:
-    """Return how much credit these entries cost, by request and choice."""
+    """Return how much credit these entries cost the runner, by request and choice."""
     return Counter(
         (entry.request_id, entry.choice)
         for entry in entries

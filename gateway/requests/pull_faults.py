@@ -16,7 +16,8 @@ from gateway.dialects.faults import UNAVAILABLE_RETRY_S, HttpFault
 
 @dataclass(frozen=True, slots=True)
 class PullFault:
-    """The status and code of a reason, and when a retry may help if the failure names no time."""
+    """The HTTP status and the error code for a reason of failure, and the retry time in seconds if
+    the failure itself names none."""
 
     status: int
     code: str

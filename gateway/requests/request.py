@@ -210,8 +210,9 @@ class ClientRequest:
         self._owner.refused(self, refusal)
 
     def displaced(self, so_far: AnswerSoFar | None, now: float) -> None:
-        """Have the owner queue the preempted request again, to resume from `so_far`. The waiting
-        time counts from the first submission, or from now if a runner had begun the request."""
+        """Ask the owner to queue the preempted request again, so that it resumes from `so_far` (its
+        answer until then). The waiting time counts from the first submission, or from now if a
+        runner had begun the request."""
         self.was_displaced = True
         self.made_way = self.made_way or self.recalled
         if so_far is not None:
@@ -221,8 +222,8 @@ class ClientRequest:
         self._owner.displaced(self)
 
     def lost(self, loss: Loss, now: float) -> None:
-        """Have the owner submit the request again, because its runner is lost. End it if it can't
-        resume."""
+        """Ask the owner to submit the request again, because its runner is lost. End the request if
+        it cannot resume."""
         if why := self.resuming.lost(loss.verdict, self.moved_at, now):
             self._counters.lost(self.model, "culprit" if loss.verdict == "culprit" else "ended")
             self.end_failed(loss.reason, f"{loss.message}; {why}", now)
@@ -237,7 +238,7 @@ class ClientRequest:
         self._owner.displaced(self)
 
     def lost_unaccepted(self) -> None:
-        """Have the owner send the request to another instance, because its runner vanished before
+        """Ask the owner to send the request to another instance, because its runner vanished before
         accepting it."""
         self._owner.refused(
             self, Refusal(reason="not_ready", message="the model's runner does not answer")
@@ -297,7 +298,7 @@ class ClientRequest:
     # --- terminals made by the gateway ------------------------------------------------------
 
     def end_failed(self, reason: FailReason, message: str, now: float) -> None:
-        """End the request with an error that the gateway itself found."""
+        """End the request with an error that the gateway detected, such as a passed deadline."""
         self.arrived([Failed(self.request_id, 0, reason, message, _usage_of(self), {})], now)
 
     def end_cancelled(self, now: float) -> None:

@@ -39,7 +39,7 @@ AFFINITY_CHARS = 4096
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
     """The work of one instance, as far as this gateway knows. `rows` counts running and waiting
-    requests. `suspect`: the instance is late with a reply. `full`: it has no place for another
+    requests. `suspect`: the instance is late with a reply. `full`: it cannot take another
     request."""
 
     rows: int

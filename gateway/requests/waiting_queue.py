@@ -93,9 +93,9 @@ class WaitingQueue:
         return waiter
 
     def asks_first(self, model: ModelId, now: float) -> str | None:
-        """Return the key of the preempted waiter that goes first by priority and waiting time; None
-        if no preempted request waits for `model`. A runner may preempt another request in favour of
-        this one."""
+        """Return the key of the preempted request that comes first by priority and waiting time;
+        None if no preempted request waits for `model`. It is submitted even if all places are
+        taken, because the runner may preempt another request in its favour."""
         back = [
             (standing(waiter.priority, now - waiter.queued_at), waiter.since_at, waiter.key)
             for waiter in self.waiters.values()
@@ -149,7 +149,7 @@ class WaitingQueue:
         """Return the waiter that loses its place to a request for `coming`. The loser belongs to
         the model with the most waiters. Within that model, it belongs to the client with the most
         waiters. That client's request with the lowest priority loses; among equals, the youngest.
-        None unless the other model has at least two more waiters than `coming`."""
+        None unless that model has at least two more waiters than `coming`."""
         mine = [waiter for waiter in self.waiters.values() if waiter.queued_at is None]
         models = Shares((waiter.model,) for waiter in mine)
         most = models.gives_way((coming,))
@@ -175,8 +175,8 @@ class WaitingQueue:
 
 @dataclass(slots=True)
 class _Held:
-    """The requests of one body that are held back. Until `full_until`, the runners count as full.
-    While they do, a request is submitted only when another request of the body ends."""
+    """The requests of one body that are held back. Until `full_until`, the runners are assumed to
+    be full, and a request is submitted only when another request of the body ends."""
 
     requests: deque[ClientRequest]
     full_until: float = 0.0
@@ -282,7 +282,7 @@ class OwnTurns:
 
 
 def _waits(request: ClientRequest, now: float) -> None:
-    """Record that a request is held back because other requests of its body have all places. The
+    """Record that a request is held back because other requests of its body fill the runner. The
     answer can begin without this request."""
     request.waiting_for_place(now)
     request.waited_for_own = True

@@ -31,7 +31,8 @@ class CandidateChoice:
 @dataclass(frozen=True, slots=True)
 class CandidateOrder:
     """The candidates that are tried one after the other until one answers, and the candidates that
-    are left out. `spill`: the provider that takes a request which waits too long for them."""
+    are left out. `spill`: the provider that takes over a request that waits too long for these
+    candidates."""
 
     choices: tuple[CandidateChoice, ...]
     left_out: tuple[str, ...] = ()
