@@ -1,7 +1,7 @@
 """Talks to the disk and the gateways of other nodes: everything that a node stores about requests,
 opened for one HTTP process.
 
-`AllRecords` is the facade for all stored records.
+`AllRecords` gives access to all kinds of stored records.
 """
 
 from __future__ import annotations

@@ -53,17 +53,16 @@ def _nothing() -> Sequence[Statement]:
 
 @dataclass(frozen=True, slots=True)
 class HowKept:
-    """How to store an answer: the function that makes the SQL statements for it; or if the answer
-    is not stored, the reason `why`."""
+    """How to store an answer: `make` returns the SQL statements. If the answer cannot be stored,
+    `why` has the reason."""
 
     make: Make = _nothing
     why: str = ""
 
 
 class AnswerRecords:
-    """Stores and finds answers; each is known by the id of the request that made it. `stop` stops a
-    request of this process. `processes` is the number of HTTP processes of this node.
-    """
+    """Stores and finds answers, each by the id of the request that made it. `stop` stops a request
+    of this process. `processes` is the number of HTTP processes of this node."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class AnswerRecords:
     # --- answers of this process -----------------------------------------------------------------
 
     def begin(self, owner: str, request: RequestId) -> None:
-        """Record that the answer to a running request will be stored."""
+        """Record that a running request makes an answer that will be stored."""
         self._open[request] = owner
 
     def end(self, request: RequestId) -> None:
@@ -120,8 +119,8 @@ class AnswerRecords:
         return why and self.tell_lost(request, why)
 
     def how_to_keep(self, owner: str, request: RequestId, answer: KeptAnswer | None) -> HowKept:
-        """Return how to store an answer, or the reason why it is not stored. If `answer` is None,
-        there are no statements."""
+        """Return how to store an answer, or the reason why it is not stored. `answer` None: there
+        is nothing to store."""
         if answer is None:
             return HowKept()
         size_bytes = kept_answers.size_of(answer)

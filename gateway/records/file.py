@@ -54,10 +54,11 @@ _DEFECTS = (
     sqlite3.NotSupportedError,
     sqlite3.ProgrammingError,
 )
-"""Errors that a faulty statement of ours causes. They are raised unchanged, and the file is not
-renamed."""
+"""Errors whose cause is a faulty statement of shoal's, not the file. They are raised unchanged, and
+the file is not renamed."""
 _UNREADABLE = (UnicodeDecodeError, SystemError)
-"""Errors that Python raises if SQLite's message quotes a broken schema."""
+"""Errors that Python raises for a file whose schema is broken, because SQLite's message quotes
+it."""
 _T = TypeVar("_T")
 
 

@@ -35,7 +35,7 @@ class TracesListed:
 
 class TraceRecords:
     """Finds the traces of all nodes; `node` is this node. Methods raise RecordsUnavailable if this
-    node's records cannot be read, and CallFailed if another node's cannot."""
+    node's records cannot be read, and CallFailed if those of another node cannot."""
 
     def __init__(self, records: NodeRecords, calls: NodeCalls, node: NodeId) -> None:
         self._records = records

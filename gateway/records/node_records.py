@@ -94,8 +94,8 @@ class NodeRecords:
     """Reads and writes the records of a node for one HTTP process.
 
     Without a `path`, or with a limit of 0 rows, nothing is logged. `upkeep` takes the wall-clock
-    time and returns deletions, which run with writes and from time to time. `retry_s` is the pause
-    after a failure of the file.
+    time and returns statements that delete records beyond the limits; they run with writes and from
+    time to time. `retry_s` is the pause after a failure of the file.
     """
 
     def __init__(

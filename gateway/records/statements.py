@@ -1,11 +1,11 @@
 """An SQL statement with its values, which pure modules return and the records thread runs. Also the
 error of a statement that cannot be run, and the clock for the age of records.
 
-Rows have wall-clock times, so their age needs a wall clock. But if the wall clock jumps 400 days
-ahead, not all records may be deleted as too old. The table `age_clock` has a slow clock. It moves
-towards the wall clock, forwards or backwards, at most `RATE` times as fast as time passes while the
-node runs. The age of a row is computed with the earlier of the two clocks. After a time in which
-the node was off, the slow clock catches up at the same rate.
+Rows have wall-clock times, so their age needs a wall clock. But a wall clock that jumps far ahead
+must not make all records old enough to be deleted. So the table `age_clock` has a slow clock. It
+moves towards the wall clock, forwards or backwards, at most `RATE` times as fast as time passes
+while the node runs. The age of a row is computed with the earlier of the two clocks. After a time
+in which the node was off, the slow clock catches up at the same rate.
 """
 
 from __future__ import annotations

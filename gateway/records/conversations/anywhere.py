@@ -3,8 +3,8 @@ conversations of all nodes.
 
 A conversation is stored on the node whose gateway created it. Its id contains that node, so any
 gateway can ask that node for it. An acknowledged item is on the disk. Two requests can continue the
-same conversation at the same time. Each of the two reads the conversation when it begins, and adds
-all its items when it ends.
+same conversation at the same time. Each of them reads the conversation when it begins, and adds its
+own items when it ends.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class OfOwner:
     request: RequestId
 
     def values(self, **more: object) -> dict[str, object]:
-        """Return the fields as values of a statement, together with the values `more`."""
+        """Return the fields and `more` as the named values of a statement."""
         return {"owner": self.owner, "request": self.request, **more}
 
 

@@ -43,10 +43,10 @@ class ListedJobs:
 
 
 class JobsAnywhere:
-    """The jobs of every node, for one HTTP process of `node`. `here` holds this node's.
+    """The jobs of every node, for one HTTP process of `node`. `here` has the jobs of this node.
 
-    Methods raise RecordsUnavailable if this node's file cannot be used, and CallFailed if
-    another node does not reply.
+    Methods raise RecordsUnavailable if this node's file cannot be used, and CallFailed if another
+    node does not reply.
     """
 
     def __init__(self, here: JobRecords, calls: NodeCalls, node: NodeId) -> None:

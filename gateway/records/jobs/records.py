@@ -128,8 +128,8 @@ class JobRecords:
     # --- for the processes that run them ---------------------------------------------------------
 
     async def claim(self, runner: str) -> None:
-        """Assign the next queued job to `runner`, unless the node already runs as many jobs as it
-        is allowed to."""
+        """Assign the next queued job to `runner`, unless the node already runs the maximum number
+        of jobs."""
         await self._write(table.claimed(runner, self.bounds.running, self._wall_s()))
 
     async def jobs_of(self, runner: str) -> list[tuple[Job, bytes]]:
@@ -196,7 +196,7 @@ class JobRecords:
         await self._write(*table.take_over(runner, self._wall_s()), durable=True)
 
     async def prune(self) -> None:
-        """Delete ended jobs whose storage time is over."""
+        """Delete ended jobs whose results have been stored long enough."""
         now_s = self._wall_s()
         await self._write(age_followed(now_s, now()), table.pruned(now_s))
 

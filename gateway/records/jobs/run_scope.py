@@ -1,8 +1,8 @@
 """Makes the ASGI scope in which the application of this process runs a job's request.
 
 Pure. The application also gets a `JobRun`, which tells it that the request is a run of a job. The
-API key of a job was checked at submission, so a run needs no key. The first request of a run has
-the run's request id, and its answer has the job's name.
+API key of a job was checked when the job was submitted, so a run needs no key. The first request of
+a run has the request id of the run, and its answer gets the id of the job.
 """
 
 from __future__ import annotations

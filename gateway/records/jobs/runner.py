@@ -1,7 +1,7 @@
 """Talks to the application, without a connection: runs the jobs that this HTTP process has claimed.
 
 At regular intervals (rounds), the runner writes the output of all its runs and reads which of them
-must stop. In the same round, it takes over the jobs of dead processes and claims new jobs. The
+must stop. In the same round, it takes over the jobs of dead processes and claims new jobs. The ASGI
 application handles a run like a client's request, so all dialects, fair shares and logs apply to
 runs. If another process has taken over a run, this process stops it and writes nothing more for it.
 """
@@ -250,7 +250,7 @@ class JobRunner:
         await self._claim()
 
     async def _claim(self) -> None:
-        """Claim queued jobs until the node runs as many jobs as it is allowed to."""
+        """Claim queued jobs until none is left or the node runs the maximum number of jobs."""
         while not self.is_stopping and len(self._runs) < self._jobs.bounds.running:
             if not await self._jobs.is_waiting():
                 return
