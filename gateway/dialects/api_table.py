@@ -191,10 +191,10 @@ class DerivesModel(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class MadeInBackground:
-    """How to render answers that are made in the background. `stands` renders an answer with the
-    current state and error of its job. `is_made` reports whether an answer is complete.
-    `last_event` renders the last event of a stream whose answer was never completed, with the
-    event's number."""
+    """How to render answers that are made in the background, as jobs. `stands` renders an
+    unfinished answer with the state and the error of its job. `is_made` reports whether an answer
+    is complete. `last_event` renders the last event of a stream whose answer was never completed;
+    it gets the event's number."""
 
     stands: Callable[[bytes, str, Mapping[str, Any] | None], bytes]
     is_made: Callable[[bytes], bool]
@@ -203,9 +203,10 @@ class MadeInBackground:
 
 @dataclass(frozen=True, slots=True)
 class KeptShapes:
-    """The types of the answers for stored answers. `deleted` is the type for a deletion, `items`
-    for a list of items. `event` is the type of a stream's event; None if there are no streams.
-    `listing` is the type of a list of answers; None if answers are not listed."""
+    """The types of the HTTP answers about stored answers. `answer` is the type of a stored answer,
+    `deleted` for a deletion, `items` for a list of items. `event` is the type of a stream's event;
+    None if there are no streams. `listing` is the type of a list of answers; None if answers are
+    not listed."""
 
     answer: Any
     deleted: Any
@@ -221,8 +222,8 @@ class KeepsAnswers(Endpoint):
 
     `what` is the name of such an answer in error messages. `items` renders the input items for a
     query; their path is `items_at`, below the answer's. `answer` renders the stored answer;
-    `replayed` renders it as a stream of events for a query (None: not offered). `background`: None
-    if no answer is made in the background.
+    `replayed` renders it again as a stream of events for a query (None: not offered). `background`:
+    how to render answers made in the background; None if there are none.
     """
 
     what: str

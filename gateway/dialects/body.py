@@ -36,19 +36,19 @@ from gateway.dialects.unknown_fields import (
 )
 
 _BY_FIELD = "union_by_"
-"""A prefix of error types. An error of such a type concerns the field that decides which member of
-a union an object is."""
+"""The prefix of the type of pydantic errors about a field, such as `type`, whose value decides
+which member of a union an object is."""
 MAX_PATH = 200
-"""Most characters of a path in a refusal. Clients choose the names of fields, at any length."""
+"""Maximum characters of a path in a refusal, because clients can choose names of any length."""
 EXTRAS: Mapping[str, str] = {
-    "x_client_id": "1 to 200 characters; API keys, and the clients of each key, share rows fairly",
-    "x_cooldown": "seconds for which the client's next request is refused; at most 7 days",
+    "x_client_id": "names a client (1 to 200 characters); a key's clients share its rows fairly",
+    "x_cooldown": "refuse the client's requests for so many seconds after this one; at most 7 days",
     "x_priority": "a word or a number from 0 to 1000; lower goes first",
-    "x_reattach_s": "seconds for which a client that left may read its stream again; at most 300",
-    "x_resume": "false: the answer ends with an error if its runner dies",
+    "x_reattach_s": "seconds for which a disconnected client may resume its stream; at most 300",
+    "x_resume": "false: if its runner dies, the answer ends with an error and does not resume",
     "x_speculate": f"how to draft tokens: {', '.join(SPECULATE)}",
-    "x_stay_warm": "seconds to keep the model afterwards; at most 7 days",
-    "x_timeout_s": "deadline in seconds, above 0; at most 7 days",
+    "x_stay_warm": "seconds to keep the model in memory after the answer; at most 7 days",
+    "x_timeout_s": "seconds until the whole answer must be complete, above 0; at most 7 days",
     "x_trace": "true: record a trace of the request",
 }
 """Descriptions of shoal's own fields, which every body may have."""
@@ -60,10 +60,11 @@ an object."""
 
 @dataclass(frozen=True, slots=True)
 class FieldTable:
-    """How a dialect treats the fields of a body that its type for the body does not have.
+    """How a dialect treats fields that clients send and the type of the body does not declare.
 
     - `harmless`: accepted without effect; each with the reason.
-    - `neutral`: accepted only with these values, which request nothing; the parser checks them.
+    - `neutral`: accepted only with these values, which request nothing. The dialect's parser
+      refuses other values.
     - `refused`: unsupported; each with advice. A null requests nothing and passes.
     - `empty_asks_nothing`: an empty text, list or object, 0 and false pass, too. Clients written in
       Go send unset fields that way.
@@ -81,12 +82,13 @@ class FieldTable:
 
 
 class Closed(BaseModel):
-    """A client's object: types exact, numbers finite. Unknown keys are kept apart for `validate`.
+    """The base of all types of JSON objects that clients send. Types are not converted, and numbers
+    must be finite. Unknown keys are stored apart, so that `validate` can refuse or report them.
 
-    - `table`: how to treat fields that the object does not have.
-    - `apart`: types of fields that are validated separately.
-    - `others`: why the object accepts every key; empty if it does not.
-    - `reads_others`: its parser uses the unknown keys.
+    - `table`: how to treat fields that the type does not declare.
+    - `apart`: the types of fields that the dialect validates separately.
+    - `others`: the reason if every unknown key is accepted, for the documentation; else empty.
+    - `reads_others`: the dialect's parser uses the unknown keys, so they are not reported.
     """
 
     model_config = ConfigDict(
@@ -116,14 +118,14 @@ def no_effect(why: str) -> Any:
 
 
 def refused(why: str) -> Any:
-    """Return the definition of a field that identifies a kind of object, for a kind that is
-    refused. `why` is the reason."""
+    """Return the definition of a field whose value identifies a kind of object that is refused.
+    `why` is the reason."""
     return Field(description=why, json_schema_extra={ACCEPTED: []})
 
 
 def only(*accepted: Any, why: str, alias: str | None = None) -> Any:
-    """Return the definition of a field without effect that accepts these values and null. Its
-    parser or its type refuses all others."""
+    """Return the definition of a field without effect that accepts null and these values. The
+    dialect's parser or the type of the field refuses all other values."""
     schema: dict[str, Any] = {ACCEPTED: list(accepted)}
     return Field(default=None, description=why, alias=alias, json_schema_extra=schema)
 
@@ -132,8 +134,8 @@ Model = TypeVar("Model", bound=Closed)
 
 
 def by_field(name: str, *values: str, also: Mapping[str, str] | None = None) -> Discriminator:
-    """Distinguish a union's members by the value of a field that they share. `also` maps further
-    values, which refusals do not mention, to the tags of their members."""
+    """Choose a union's member by the value of the field `name`, which all members have. `also` maps
+    further values, which error messages do not mention, to the tags of their members."""
     tags = {**{choice: f"~{choice}" for choice in values}, **(also or {})}
 
     def tag(value: Any) -> str | None:
@@ -153,7 +155,8 @@ def by_field(name: str, *values: str, also: Mapping[str, str] | None = None) -> 
 
 
 def by_shape(expected: str, tag: Callable[[object], str | None]) -> Discriminator:
-    """Choose a union's member by the tag of the JSON value. Tags begin with `~`."""
+    """Choose a union's member by the tag that the function `tag` returns for the JSON value. Tags
+    begin with `~`."""
     return Discriminator(
         tag, custom_error_type="union_shape", custom_error_message=f"must be {expected}"
     )
@@ -189,8 +192,8 @@ def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
 
 
 def read_body(model: type[Model], body: bytes, limits: Limits) -> tuple[Model, Extras]:
-    """Parse a body as `model`. Return it and its `x_*` fields with the paths of ignored fields.
-    Raises BadRequest for the first fault."""
+    """Parse a body as `model`. Return the object, and the values of its `x_*` fields with the paths
+    of ignored fields. Raises BadRequest for the first fault."""
     fields = read_object(body, limits)
     extras = take_extras(fields)
     strict = limits.strict_fields

@@ -62,9 +62,9 @@ class CollectedChoice:
 
 @dataclass(slots=True)
 class Collected:
-    """The answer to one complete request. `failed` is set if the request ended early, `prompt` if
-    the request had a question about its prompt. `vectors` has one vector for each input; `cut` has
-    the numbers of the inputs that were truncated."""
+    """The answer to one complete request. `failed` is set if the request ended with an error,
+    `prompt` if the request asked about its prompt. `vectors` has one vector for each input; `cut`
+    has the numbers of the inputs that were truncated."""
 
     request_id: RequestId
     choices: list[CollectedChoice]

@@ -24,8 +24,8 @@ from gateway.dialects.collect import Collected
 from gateway.dialects.faults import HttpFault
 
 RETRIED = frozenset((409, 501, 507))
-"""Statuses that OpenAI's and Anthropic's libraries retry unless `x-should-retry` is false. shoal
-sends these statuses for failures that a retry cannot mend."""
+"""HTTP statuses after which OpenAI's and Anthropic's libraries retry, unless the header
+`x-should-retry` is false. shoal sends these statuses also for failures that a retry cannot fix."""
 
 Intent = Literal["generate", "load", "unload"]
 """The purpose of a body. A body that only loads or unloads a model has no requests, so its answer
@@ -70,13 +70,14 @@ class ParseContext:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """A client's requests to shoal beyond the dialect: `x_*` fields and Ollama's `keep_alive`.
+    """The fields of a body that are not part of its dialect: shoal's `x_*` fields and Ollama's
+    `keep_alive`.
 
     `keep_alive_s` is infinite for "for ever". `says_priority`: the body sets the priority, so no
-    client profile or model card changes it. The next request is refused for `cooldown_s` after this
-    one. `resume`: the answer outlives its runner. `reattach_s`: for how long a client that left may
-    read its stream again; None: the request ends with its connection. `speculate`: how its rows are
-    drafted; None: as the model says. `ignored` are the paths of
+    client profile or model card changes it. The client's requests are refused for `cooldown_s`
+    after this one. `resume`: the answer outlives its runner. `reattach_s`: for how long a
+    disconnected client may read its stream again; None: the request ends with its connection.
+    `speculate`: how tokens are drafted; None: as the model card says. `ignored` are the paths of
     unknown fields, which had no effect. `for_thinking` are the paths of fields that have an effect
     only in thinking models.
     """
@@ -159,8 +160,8 @@ class ToKeep:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """A body whose answer is made in the background, and the answer to show until the work
-    starts."""
+    """A body whose answer is made in the background, as a job. `shown` is the answer that clients
+    get until the job starts."""
 
     body: bytes
     shown: bytes
@@ -176,7 +177,7 @@ class Parsed:
     - `echoes`: the text before each request's choices (empty: none; None: the runner reports it).
     - `echoed_fields`: fields of the answer that the body determines.
     - `to_keep`: None if the dialect stores no answers.
-    - `tells`: optional parts of the answer, named in the dialect's own words.
+    - `tells`: the optional parts that the answer must have, by names that only the dialect uses.
     - `manner`: a sentence that is added to the end of the system prompt; empty: none.
     - `affinity`: a text shared by requests that are best sent to one instance; empty: none.
     - `cuts`: if the conversation is too long, its oldest turns are cut.

@@ -117,7 +117,7 @@ def of_failed(failed: Failed) -> HttpFault:
 
 
 def of_bad_request(error: errors.BadRequest) -> HttpFault:
-    """Return the 400 for a body that cannot be honoured."""
+    """Return the 400 for a body that shoal cannot accept."""
     return HttpFault(400, "invalid_value", error.message, field=error.field)
 
 

@@ -72,7 +72,7 @@ def stops_of(field: str, stops: str | Sequence[str] | None, limits: Limits) -> t
     else:
         by_path = {f"{field}[{index}]": stop for index, stop in enumerate(stops or ())}
     if len(by_path) > limits.stops:
-        raise bad_field(field, f"at most {limits.stops} strings")
+        raise bad_field(field, f"too many strings; the limit is {limits.stops}")
     for where, stop in by_path.items():
         if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
             raise bad_field(where, f"must have 1 to {MAX_STOP_CHARACTERS} characters")
@@ -98,7 +98,7 @@ def tools_of(
     two with one name. `name` is the path of the name in a tool, `field` the path of the tools in
     the body."""
     if len(tools) > limits.tools:
-        raise bad_field(field, f"at most {limits.tools}")
+        raise bad_field(field, f"too many tools; the limit is {limits.tools}")
     by_name: dict[str, ToolSpec] = {}
     for index, tool in enumerate(tools):
         if tool is None:

@@ -26,12 +26,12 @@ ONE_LETTER_FROM, TWO_LETTERS_FROM = 5, 9
 """The least number of letters of a known name, for a misspelling by one letter and by two letters.
 """
 MAX_NAMED = 64
-"""Most ignored fields of one body that are reported by name."""
+"""Maximum number of ignored fields of one body that are reported by name."""
 HEADER = "x-shoal-ignored"
 HEADER_BYTES = 1024
 MORE = "+more"
-"""Ends a response header that is too short for all names. `quote` escapes plus signs, so no name
-contains one."""
+"""Ends the value of a response header that has no room for all names. No name contains a plus sign,
+because `quote` escapes it."""
 
 _PLAIN = frozenset((str, int, float, bool, dict, type(None)))
 """Types of values without typed objects inside: most of a body, and cheap to check."""

@@ -1,8 +1,9 @@
 """Types of the messages that Anthropic's clients send: blocks and turns, with fixed fields.
 
-Pure. This module has only types. Clients send shoal's own answers back with extra fields. A field
-that means nothing in a prompt has the type `Unused`, with the reason. Blocks and documents that
-text models cannot read have types too, so that the parser can refuse them with a message.
+Pure. This module has only types. Clients send earlier answers of shoal back as messages, with
+fields that only answers need. Such a field has the type `Unused`, with the reason why it has no
+effect. Blocks and documents that text models cannot read have types too, so that the parser can
+refuse them with a message.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class AnthropicTextBlockBody(Closed):
 
     type: Literal["text"]
     text: str
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
     citations: Unused = no_effect("part of an earlier answer")
     parsed_output: Unused = no_effect("the client's own parse of the text")
 
@@ -56,14 +57,14 @@ class AnthropicThinkingBlockBody(Closed):
 
     type: Literal["thinking"]
     thinking: str
-    signature: Unused = no_effect("shoal signs nothing; text sent back is accepted as it is")
+    signature: Unused = no_effect("shoal does not sign thinking, and accepts it without a check")
 
 
 class AnthropicRedactedBlockBody(Closed):
     """Thinking that only the provider can read. It is dropped."""
 
     type: Literal["redacted_thinking"]
-    data: Unused = no_effect("only its provider can read it")
+    data: Unused = no_effect("only the provider that made it can read it")
 
 
 class AnthropicProvidedBlockBody(Closed):
@@ -82,9 +83,9 @@ class AnthropicToolUseBody(Closed):
     id: str = Field(min_length=1)
     name: str = Field(min_length=1)
     input: dict[str, Any]
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
     caller: Unused = no_effect("in shoal, only the model calls tools")
-    toolset_name: Unused = no_effect("about the provider's server tools")
+    toolset_name: Unused = no_effect("concerns tools that the provider runs")
 
 
 Block = TypeVar("Block")
@@ -140,7 +141,7 @@ class AnthropicDocumentBlockBody(Closed):
     title: str | None = None
     context: str | None = None
     citations: Unused = no_effect("answers have no citations")
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 class AnthropicSearchResultBlockBody(Closed):
@@ -151,7 +152,7 @@ class AnthropicSearchResultBlockBody(Closed):
     title: str
     content: list[AnthropicTextBlockBody]
     citations: Unused = no_effect("answers have no citations")
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 _Text = Annotated[AnthropicTextBlockBody, Tag("~text")]
@@ -169,7 +170,7 @@ class AnthropicToolReferenceBody(Closed):
 
     type: Literal["tool_reference"]
     tool_name: str = Field(min_length=1)
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 ResultBlock = Annotated[
@@ -185,8 +186,8 @@ class AnthropicToolResultBody(Closed):
     tool_use_id: str = Field(min_length=1)
     content: Content[ResultBlock] | None = None
     is_error: bool | None = None
-    cache_control: Unused = no_effect("prefixes are cached by their content")
-    toolset_name: Unused = no_effect("about the provider's server tools")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
+    toolset_name: Unused = no_effect("concerns tools that the provider runs")
 
 
 UserBlock = Annotated[
@@ -219,7 +220,7 @@ class AnthropicUserMessageBody(Closed):
 
     role: Literal["user"]
     content: Content[UserBlock]
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 class AnthropicAssistantMessageBody(Closed):
@@ -227,7 +228,7 @@ class AnthropicAssistantMessageBody(Closed):
 
     role: Literal["assistant"]
     content: Content[AssistantBlock]
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 class AnthropicSystemMessageBody(Closed):
@@ -235,7 +236,7 @@ class AnthropicSystemMessageBody(Closed):
 
     role: Literal["system"]
     content: Content[AnthropicTextBlockBody]
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 AnthropicMessageBody = Annotated[

@@ -26,29 +26,29 @@ from gateway.dialects.body import (
 from gateway.dialects.shared_fields import tool_tag
 
 HARMLESS = {
-    "service_tier": "x_priority orders requests",
+    "service_tier": "use x_priority to order requests",
     "context_management": "shoal never edits conversations",
     "container": "tools run at the client, not on the server",
     "mcp_servers": "shoal calls no MCP servers; tools run at the client",
     "betas": "features are selected by the body's fields",
-    "cache_control": "prefixes are cached by their content",
+    "cache_control": "prefixes are cached automatically",
     "inference_geo": "concerns the provider's data centres",
     "speed": "a model has one speed",
     "diagnostics": "only Anthropic's own servers use it",
     "billing_policy": "nothing is billed",
     "user_profile_id": "concerns the provider's accounts",
-    "workspace_id": "same reason as user_profile_id",
+    "workspace_id": "concerns the provider's accounts",
 }
 """Fields that do not change the text, each with the reason."""
 
 HARMLESS_COUNT = {
     **HARMLESS,
-    "max_tokens": "nothing is generated",
-    "stop_sequences": "nothing is generated",
-    "stream": "nothing is generated",
-    "temperature": "nothing is generated",
-    "top_p": "nothing is generated",
-    "top_k": "nothing is generated",
+    "max_tokens": "a count generates no answer",
+    "stop_sequences": "a count generates no answer",
+    "stream": "a count generates no answer",
+    "temperature": "a count generates no answer",
+    "top_p": "a count generates no answer",
+    "top_k": "a count generates no answer",
 }
 """Fields that do not change a token count, each with the reason. Clients ask for a count with the
 body of the message that they are about to create, so a count accepts all of that body's fields."""
@@ -72,7 +72,7 @@ class AnthropicOfferedBody(Closed):
 
     name: str = Field(pattern=NAME)
     strict: bool | None = None
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
     input_examples: Unused = no_effect("chat templates cannot show them to the model")
     defer_loading: bool | None = honoured(
         "the model sees the tool from the start, but listed after the other tools"
@@ -162,7 +162,7 @@ class AnthropicThinkingBody(Closed):
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET)] | None = honoured(
-        "most tokens of thinking; below max_tokens"
+        "maximum number of thinking tokens; must be below max_tokens"
     )
     display: Unused = no_effect("thinking is returned in full, never summarized")
 

@@ -146,7 +146,7 @@ def _parsed(
 
 def _turns_of(body: bodies.AnthropicPromptBody, limits: Limits) -> tuple[ChatMessage, ...]:
     if len(body.messages) > limits.messages:
-        raise bad_field("messages", f"at most {limits.messages}")
+        raise bad_field("messages", f"too many messages; the limit is {limits.messages}")
     turns = turns_of(body.system, body.messages)
     if all(turn.role == "system" for turn in turns):
         raise bad_field("messages", "must contain a user or an assistant turn")

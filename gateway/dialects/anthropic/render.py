@@ -158,7 +158,7 @@ class MessagesStream:
         return start + self._head + text_bytes(entry.arguments) + _DELTA_TAIL
 
     def _begin(self, block: Channel | int, start: dict[str, Any], head: bytes) -> bytes:
-        """Return the end of the open block and the start of a block for this channel or call."""
+        """Return the events that end the open block and begin a block for this channel or call."""
         end = self._end_block()
         self._index += 1
         self._block = block
@@ -193,6 +193,6 @@ def _event(kind: str, fields: dict[str, Any]) -> bytes:
 
 
 def _block_of(call: CollectedCall) -> dict[str, Any]:
-    """Return the block of a call, as the client of a stream has it at the end of the stream. A
-    truncated call has only the members of its input that are complete."""
+    """Return the block of a tool call. It equals the block that a client assembles from a stream,
+    so a truncated call has only the complete members of its input."""
     return call_object(call.call_id, call.name, partial_object(call.arguments))

@@ -41,7 +41,7 @@ FIELD_WORDS = {
     "response_format": "output_config.format",
     "tools[].parameters": "tools[].input_schema",
 }
-"""Shoal's field names with their names in this API."""
+"""Maps shoal's names of request fields to their names in this API, for errors."""
 
 DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
 """`details` of an error about a field. Clients read them to decide which other kind of request to

@@ -51,7 +51,7 @@ class OllamaAnsweredMessage(TypedDict):
 
 
 class OllamaLine(TypedDict):
-    """The fields of every line, and the additional fields of the last."""
+    """The fields of every line of a stream, and the additional fields of its last line."""
 
     model: str
     created_at: str

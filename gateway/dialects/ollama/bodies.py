@@ -17,22 +17,22 @@ from gateway.dialects.body import Closed, FieldTable, by_type, honoured, no_effe
 
 HARMLESS_OPTIONS = {
     "num_gpu": "placement decides where layers live",
-    "main_gpu": "same reason as num_gpu",
+    "main_gpu": "placement decides where layers live",
     "num_thread": "the runner chooses its threads",
     "num_batch": "the scheduler sizes prefill chunks",
     "numa": "a setting of llama.cpp",
-    "low_vram": "same reason as num_gpu",
+    "low_vram": "placement decides where layers live",
     "f16_kv": "the model's card sets the type of the KV cache",
     "use_mmap": "a setting of llama.cpp",
     "use_mlock": "a setting of llama.cpp",
-    "num_keep": "a context is never shifted",
+    "num_keep": "a full context is never shifted; the answer ends",
     "num_ctx": "placement sets the context, not a request",
     "logits_all": "a setting of llama.cpp",
     "mirostat": "Ollama's own engine has no such sampler",
-    "mirostat_tau": "same reason as mirostat",
-    "mirostat_eta": "same reason as mirostat",
-    "tfs_z": "same reason as mirostat",
-    "typical_p": "same reason as mirostat",
+    "mirostat_tau": "Ollama's own engine has no such sampler",
+    "mirostat_eta": "Ollama's own engine has no such sampler",
+    "tfs_z": "Ollama's own engine has no such sampler",
+    "typical_p": "Ollama's own engine has no such sampler",
     "penalize_newline": "penalties apply to all tokens",
 }
 """Options without effect on the answer, each with the reason."""
@@ -53,19 +53,19 @@ CHAT_TABLE = FieldTable(
         "prompt": "this field belongs to /api/generate; send 'messages'",
         "template": NO_GO_TEMPLATES,
         "system": "send a message with role 'system'",
-        "_debug_render_only": "prompts are not shown",
+        "_debug_render_only": "use /apply-template to see a prompt",
     },
 )
 GENERATE_TABLE = FieldTable(
     empty_asks_nothing=True,
     refused={
-        "messages": "they belong to /api/chat",
-        "tools": "they belong to /api/chat",
+        "messages": "this field belongs to /api/chat",
+        "tools": "this field belongs to /api/chat",
         "template": NO_GO_TEMPLATES,
         "width": "answers are text",
         "height": "answers are text",
         "steps": "answers are text",
-        "_debug_render_only": "prompts are not shown",
+        "_debug_render_only": "use /apply-template to see a prompt",
     },
 )
 
@@ -79,10 +79,10 @@ SHOW_TABLE = FieldTable(
 )
 PULL_TABLE = FieldTable(
     empty_asks_nothing=True,
-    harmless={"insecure": "nothing is downloaded from elsewhere"},
+    harmless={"insecure": "concerns Ollama's registry, which shoal does not use"},
     refused={
-        "username": "nothing is downloaded from a registry; omit it",
-        "password": "nothing is downloaded from a registry; omit it",
+        "username": "shoal does not use Ollama's registry; omit it",
+        "password": "shoal does not use Ollama's registry; omit it",
     },
 )
 
@@ -123,7 +123,7 @@ class OllamaCalledFunctionBody(Closed):
 
     name: str = Field(min_length=1)
     arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
-    index: int | None = no_effect("calls have the order of the list")
+    index: int | None = no_effect("calls keep the order of the list")
 
 
 class OllamaToolCallBody(Closed):

@@ -38,7 +38,7 @@ QUANTISED = (
 )
 CREATE_TABLE = FieldTable(
     empty_asks_nothing=True,
-    harmless={"requires": "a version of Ollama's own program"},
+    harmless={"requires": "concerns the version of Ollama's own program"},
     refused={
         "adapters": "files cannot be uploaded; put them into adapters/NAME of the model's folder, "
         "and name them with 'adapter', or ADAPTER in the Modelfile",
@@ -178,7 +178,7 @@ def _with_modelfile(body: OllamaCreateBody, limits: Limits) -> OllamaCreateBody:
     own = {name: value for name, value in dumped.items() if name in names}
     merged, _ = validate(OllamaCreateBody, {**from_file, **own})
     if len(from_file.get("messages", ())) > limits.messages:
-        raise bad_field("modelfile", f"at most {limits.messages} messages")
+        raise bad_field("modelfile", f"too many messages; the limit is {limits.messages}")
     return merged
 
 
@@ -186,7 +186,7 @@ def _turns(
     messages: list[OllamaMadeTurnBody] | tuple[()], limits: Limits
 ) -> tuple[DerivedTurn, ...]:
     if len(messages) > limits.messages:
-        raise bad_field("messages", f"at most {limits.messages}")
+        raise bad_field("messages", f"too many messages; the limit is {limits.messages}")
     for index, message in enumerate(messages):
         if message.role not in ROLES:
             raise bad_field(f"messages[{index}].role", f"must be one of {', '.join(ROLES)}")

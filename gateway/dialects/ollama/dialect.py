@@ -61,7 +61,9 @@ class OllamaChat(_Rendered):
         parsed_body, extras = read_body(bodies.OllamaChatBody, body, context.limits)
         messages = parsed_body.messages or []
         if len(messages) > context.limits.messages:
-            raise bad_field("messages", f"at most {context.limits.messages}")
+            raise bad_field(
+                "messages", f"too many messages; the limit is {context.limits.messages}"
+            )
         if not messages:
             return _parsed(parsed_body, None, extras, context)
         turns = tuple(_messages_of(messages))
@@ -173,7 +175,7 @@ def _turn_of(message: bodies.OllamaMessageBody, index: int) -> ChatMessage:
     speaks = message.role == "assistant"
     for name, value in (("thinking", message.thinking), ("tool_calls", message.tool_calls)):
         if value and not speaks:
-            raise bad_field(f"messages[{index}].{name}", "only the assistant can have it")
+            raise bad_field(f"messages[{index}].{name}", "only assistant messages can have it")
     content = message.content or ""
     text = () if speaks and not content else (TextPart(text=content),)
     return ChatMessage(

@@ -1,7 +1,8 @@
 """Ollama's embeddings: `/api/embed` with one text or several, and the older `/api/embeddings`.
 
-Pure. A text that is too long is cut at its end, unless `truncate` is false. A body without any text
-loads the model, or unloads it if `keep_alive` is 0. Options have no effect on a vector.
+Pure. A text that is too long is cut at its end; with `truncate: false` it is refused. A body
+without any text loads the model, or unloads it if `keep_alive` is 0. Options have no effect on a
+vector.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class OllamaEmbed:
         texts = parsed_body.input or ()
         inputs = (texts,) if isinstance(texts, str) else tuple(texts)
         if len(inputs) > context.limits.inputs:
-            raise bad_field("input", f"at most {context.limits.inputs} texts")
+            raise bad_field("input", f"too many texts; the limit is {context.limits.inputs}")
         cut, dimensions = parsed_body.truncate is not False, parsed_body.dimensions or None
         prompt = InputsPrompt(inputs=inputs, dimensions=dimensions, cut=cut)
         return _parsed(parsed_body, prompt, extras, context)

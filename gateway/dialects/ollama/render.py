@@ -48,7 +48,7 @@ FIELD_WORDS = {
     "max_tokens": "options.num_predict",
     "history": "context",
 }
-"""Shoal's field names with their names in this API."""
+"""Maps shoal's names of request fields to their names in this API, for errors."""
 DONE_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
     "length": "length",

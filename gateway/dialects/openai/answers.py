@@ -22,8 +22,9 @@ class CachedTokens(TypedDict):
 
 
 class ReasoningTokens(TypedDict):
-    """How many of an answer's tokens were thinking. The other two are there if a part of the
-    request's prediction was tried: how many of its tokens the model accepted and rejected."""
+    """How many of an answer's tokens were thinking. The other two fields are present if a part of
+    the request's `prediction` was tried. They count its tokens that the model accepted and
+    rejected."""
 
     reasoning_tokens: int
     accepted_prediction_tokens: NotRequired[int]
@@ -50,9 +51,9 @@ class DrafterTiming(TypedDict):
 
 class AnswerTiming(TypedDict):
     """The times of an answer in seconds, and its speed in tokens per second; not in OpenAI's API.
-    The counts of draft tokens, in all and by drafter, are there if drafts were verified
-    (speculative decoding). `resumes` and `paused_seconds`, the time without a token, are there if
-    the answer continued after a lost runner."""
+    The counts of draft tokens, in all and by drafter, are present if drafts were verified
+    (speculative decoding). `resumes` and `paused_seconds` (the time without a token) are present if
+    the answer continued after its runner was lost."""
 
     seconds: float
     queue_seconds: float
@@ -154,7 +155,7 @@ class ChatAnswer(TypedDict):
 
 
 class MemoryTaken(TypedDict):
-    """Bytes, under the name that exo's benchmarks read."""
+    """A number of bytes, in a field with the name that exo's benchmarks read."""
 
     inBytes: int
 

@@ -1,6 +1,6 @@
-"""Bodies of OpenAI's chat completions and completions, as closed types.
+"""Types of the bodies that OpenAI's clients send to create chat completions and completions.
 
-Pure. This module has only shapes and ranges, which also appear in the OpenAPI document. The parsers
+Pure. This module has only types and ranges, which also appear in the OpenAPI document. The parsers
 decide what a combination of fields means. The types of messages are in `messages`. A field of the
 type `Unused` is accepted in a body but has no effect; the field's description says why.
 """
@@ -28,9 +28,9 @@ from gateway.dialects.shared_fields import LEAST_REPETITION, tool_tag
 
 HARMLESS = {
     "prompt_cache_retention": "the prefix cache is limited by memory, not by time",
-    "prompt_cache_options": "same reason as prompt_cache_retention",
+    "prompt_cache_options": "the prefix cache is limited by memory, not by time",
     "litellm_metadata": "labels for the LiteLLM proxy",
-    "guided_decoding_backend": "one library enforces every kind of structured output",
+    "guided_decoding_backend": "shoal has one library for all structured output",
 }
 """Fields without effect on the answer, each with the reason."""
 HARMLESS_COMPLETIONS = {
@@ -51,8 +51,8 @@ REFUSED_BY_SERVERS = {
     "prompt_logprobs": "send 'echo' with 'logprobs' to /v1/completions instead",
     "truncate_prompt_tokens": "prompts are never truncated here",
 }
-"""Fields of other servers with OpenAI's API that would change the answer, so that they are refused.
-"""
+"""Fields of other servers with OpenAI's API. They would change the answer, so shoal refuses
+them."""
 
 REFUSED_CHAT = {
     **REFUSED_BY_SERVERS,
@@ -90,7 +90,7 @@ class FunctionToolBody(Closed):
 
     type: Literal["function"]
     function: FunctionBody
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 class ForeignToolBody(Closed):
@@ -190,11 +190,11 @@ class JsonSchemaBody(Closed):
     """A schema that the answer obeys, whether `strict` or not."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = no_effect(
-        "for the schema's author; the model sees the schema"
+        "for people; the model sees only the schema"
     )
     schema_: dict[str, Any] = Field(alias="schema")
     strict: bool | None = no_effect("schemas are always enforced")
-    description: str | None = no_effect("for the schema's author; the model sees the schema")
+    description: str | None = no_effect("for people; the model sees only the schema")
 
 
 class JsonSchemaFormatBody(Closed):
@@ -229,7 +229,9 @@ class StructuredOutputsBody(Closed):
     structural_tag: Any = only(why="send a grammar instead")
     whitespace_pattern: str | None = only(why="omit it")
     disable_any_whitespace: bool | None = only(False, why="omit it")
-    disable_additional_properties: bool | None = only(False, why="put it into the schema")
+    disable_additional_properties: bool | None = only(
+        False, why="set additionalProperties in the schema"
+    )
 
 
 # --- the bodies ---------------------------------------------------------------------------
@@ -274,13 +276,15 @@ class SharedBody(Closed):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(ge=LEAST_REPETITION, le=10.0)] | None = None
-    logit_bias: dict[str, float] | None = honoured("token id to -100..100, at most 1,024")
-    ignore_eos: bool | None = honoured("generate up to max_tokens")
+    logit_bias: dict[str, float] | None = honoured(
+        "maps token ids to a bias from -100 to 100; at most 1,024 tokens"
+    )
+    ignore_eos: bool | None = honoured("true: do not stop at the end token, but at max_tokens")
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     user: str | None = None
     safety_identifier: str | None = None
     service_tier: TierBody | None = honoured(
-        "flex: as x_priority low; priority: as x_priority high; echoed"
+        "flex: as x_priority low; priority: as x_priority high; repeated in the answer"
     )
     response_format: ResponseFormatBody | None = None
     guided_json: SchemaBody | None = None
@@ -299,8 +303,8 @@ Budget = Annotated[int, Field(ge=-1)]
 
 
 class TemplateArgumentsBody(Closed):
-    """Arguments of the model's chat template: these, under the template's own names, and up to 16
-    of its variables, which are text, numbers, true or false."""
+    """Arguments of the model's chat template. These four have a fixed meaning. A body may set up to
+    16 other variables of the template, which are text, numbers, true or false."""
 
     reads_others: ClassVar[bool] = True
     enable_thinking: bool | None = None
@@ -337,7 +341,7 @@ class ChatCompletionsBody(SharedBody):
 
     table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
-    store: bool | None = honoured("store the answer on the node for a while")
+    store: bool | None = honoured("store the answer on the node, to be read later")
     metadata: Any = honoured("with store: at most 16 labels, stored with the answer")
     max_completion_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
         "must not differ from max_tokens"
@@ -358,7 +362,7 @@ class ChatCompletionsBody(SharedBody):
     reasoning: ChatReasoningBody | None = None
     thinking: ChatThinkingBody | None = None
     enable_thinking: bool | None = None
-    thinking_budget: Budget | None = honoured("most tokens of thinking; -1: no limit")
+    thinking_budget: Budget | None = honoured("maximum number of thinking tokens; -1: no limit")
     thinking_budget_tokens: Budget | None = honoured("same as thinking_budget")
     thinking_token_budget: Budget | None = honoured("same as thinking_budget")
     chat_template_kwargs: TemplateArgumentsBody | None = None
@@ -378,10 +382,12 @@ class CompletionsBody(SharedBody):
     )
     prompt: PromptBody
     store: bool | None = only(False, why="only chat completions and responses are stored")
-    suffix: str | None = honoured("fill the middle, if the model can")
+    suffix: str | None = honoured("text after the gap that the model fills, if it can")
     echo: bool | None = honoured("put the prompt before the answer")
     max_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
         "default 16; 0 only with echo; -1: as many as fit"
     )
-    best_of: Annotated[int, Field(ge=1, le=128)] | None = honoured("must equal n")
+    best_of: Annotated[int, Field(ge=1, le=128)] | None = honoured(
+        "must equal n, because answers are not ranked"
+    )
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

@@ -151,7 +151,7 @@ def messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[
     """Return the conversation. Raises BadRequest for too many turns, or for an empty assistant
     turn."""
     if len(turns) > limits.messages:
-        raise bad_field("messages", f"at most {limits.messages}")
+        raise bad_field("messages", f"too many messages; the limit is {limits.messages}")
     made: list[ChatMessage] = []
     called = ""
     for index, message in enumerate(turns):
@@ -393,5 +393,7 @@ def variables_of(
             raise bad_field(field, "must be a 64-bit number")
         variables[name] = value
     if len(variables) > MOST_VARIABLES:
-        raise bad_field("chat_template_kwargs", f"at most {MOST_VARIABLES} variables")
+        raise bad_field(
+            "chat_template_kwargs", f"too many variables; the limit is {MOST_VARIABLES}"
+        )
     return variables or None

@@ -109,7 +109,7 @@ def _prompts_of(body: CompletionsBody, limits: Limits) -> tuple[Prompt, ...]:
 
 def _check_count(count: int, limits: Limits) -> None:
     if count > limits.prompts:
-        raise bad_field("prompt", f"at most {limits.prompts} prompts")
+        raise bad_field("prompt", f"too many prompts; the limit is {limits.prompts}")
 
 
 def _check_no_suffix(body: CompletionsBody) -> None:

@@ -38,8 +38,8 @@ _WHOLE = re.compile(
     r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}'
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*"
 )
-"""The longest beginning of a JSON string that later characters cannot change. It never ends between
-the two surrogates of a pair."""
+"""Matches the longest beginning of a JSON string whose decoded text no later character can change.
+The match never ends between the two surrogates of a pair."""
 _LOOSE = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*')
 
 # --- shapes -------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class CustomToolBody(Closed):
 
     type: Literal["custom"]
     custom: CustomBody
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 class CustomNamedBody(Closed):
@@ -141,8 +141,8 @@ def custom_function(tool: CustomToolBody | ResponsesCustomToolBody) -> ToolSpec:
 
 
 def custom_tells(tools: Sequence[object] | None) -> frozenset[str]:
-    """Return the marks in `Parsed.tells` for the custom tools among `tools`. `is_custom` reads
-    them."""
+    """Return the names with which `Parsed.tells` marks the custom tools among `tools`, so that
+    `is_custom` recognises their calls."""
     return frozenset(f"{_PREFIX}{name}" for name in _names(tools))
 
 

@@ -119,7 +119,7 @@ def client_of(body: SharedBody, extras: Extras) -> str | None:
 
 def _biases_of(biases: dict[str, float]) -> dict[int, float]:
     if len(biases) > MAX_BIASED:
-        raise bad_field("logit_bias", f"at most {MAX_BIASED} tokens")
+        raise bad_field("logit_bias", f"too many tokens; the limit is {MAX_BIASED}")
     made: dict[int, float] = {}
     for key, bias in biases.items():
         field = f"logit_bias.{key[:20]}"

@@ -32,7 +32,7 @@ class TextPartBody(Closed):
 
     type: Literal["text"]
     text: str
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 class RefusalPartBody(Closed):
@@ -54,7 +54,7 @@ class ImagePartBody(Closed):
 
     type: Literal["image_url"]
     image_url: ImageUrlBody
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 UserPart = Annotated[
@@ -81,7 +81,7 @@ class SystemMessageBody(Closed):
     role: Literal["system", "developer"]
     content: Content[TextPartBody]
     name: str | None = None
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 class UserMessageBody(Closed):
@@ -90,7 +90,7 @@ class UserMessageBody(Closed):
     role: Literal["user"]
     content: Content[UserPart]
     name: str | None = None
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 class CalledFunctionBody(Closed):
@@ -106,7 +106,7 @@ class ToolCallBody(Closed):
     id: str = Field(min_length=1)
     type: Literal["function"] = "function"
     function: CalledFunctionBody
-    index: Unused = no_effect("left from a stream that the client assembled")
+    index: Unused = no_effect("left over from a stream that the client assembled")
 
 
 class CalledToolBody(Closed):
@@ -123,7 +123,7 @@ class CustomCallBody(Closed):
     id: str = Field(min_length=1)
     type: Literal["custom"]
     custom: CalledToolBody
-    index: Unused = no_effect("left from a stream that the client assembled")
+    index: Unused = no_effect("left over from a stream that the client assembled")
 
 
 def _call_tag(value: Any) -> str | None:
@@ -151,7 +151,7 @@ class AssistantMessageBody(Closed):
     refusal: str | None = None
     annotations: Unused = no_effect("citations in an earlier answer")
     provider_specific_fields: Unused = no_effect("a proxy's notes to itself")
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
     audio: None = only(why="answers are text")
     function_call: CalledFunctionBody | None = honoured("OpenAI's deprecated form of tool_calls")
 
@@ -163,7 +163,7 @@ class ToolMessageBody(Closed):
     content: Content[TextPartBody]
     tool_call_id: str = Field(min_length=1)
     name: str | None = None
-    cache_control: Unused = no_effect("prefixes are cached by their content")
+    cache_control: Unused = no_effect("prefixes are cached automatically")
 
 
 class FunctionMessageBody(Closed):

@@ -45,7 +45,7 @@ FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
 
 MOST_LISTED, LISTED = 100, 20
 FIELD_WORDS = {"thinking": "reasoning_effort"}
-"""Shoal's field names with their names in this API."""
+"""Maps shoal's names of request fields to their names in this API, for errors."""
 
 _CHUNK_TAIL = b"}\n\n"
 _TYPES = {

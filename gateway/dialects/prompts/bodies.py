@@ -1,4 +1,5 @@
-"""Types of the bodies that ask about a prompt. There are three.
+"""Types of the bodies that ask about a prompt: for its tokens, for the text of tokens, or for a
+conversation as the template renders it.
 
 Pure. The fields are those of vLLM's and llama.cpp's servers; some fields of the two mean the same.
 """

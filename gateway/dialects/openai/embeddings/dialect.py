@@ -1,8 +1,8 @@
 """OpenAI's embeddings: one vector for each text, given as text or as token ids.
 
-Pure. An input that is too long is refused. With vLLM's `truncate_prompt_tokens` its end is cut at
-the model's own limit instead. Vectors are numbers, or with `base64` their bytes as little-endian
-32-bit floats.
+Pure. An input that is too long is refused. With vLLM's field `truncate_prompt_tokens` the end of
+the input is cut off instead, at the model's own limit. Vectors are numbers, or with `base64` their
+bytes as little-endian 32-bit floats.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _inputs_of(body: EmbeddingsBody, limits: Limits) -> tuple[str | tuple[int, .
             raise bad_field("input", "must not be empty")
         case [str() | list(), *_] as many:
             if len(many) > limits.inputs:
-                raise bad_field("input", f"at most {limits.inputs} inputs")
+                raise bad_field("input", f"too many inputs; the limit is {limits.inputs}")
             return tuple(_input_of(item, index) for index, item in enumerate(many))
         case _:
             return (tuple(cast(list[int], body.input)),)

@@ -174,13 +174,14 @@ class ResponseAnswer(TypedDict):
 
 
 class NumberedEvent(TypedDict):
-    """The field of every event: its number, from 0 without gaps."""
+    """Every event has this field: its number, counted from 0 without gaps."""
 
     sequence_number: int
 
 
 class ResponseTold(NumberedEvent):
-    """The response in an event: its current state in the first two, complete in the last."""
+    """An event with the response: the first two events have its current state, the last one has it
+    complete."""
 
     type: Literal[
         "response.created",
@@ -303,7 +304,7 @@ class InputDoneTold(PlacedEvent):
 
 
 class ErrorTold(NumberedEvent):
-    """A failure. The last event follows, with the response as failed."""
+    """A failure. The last event of the stream follows it, and has the failed response."""
 
     type: Literal["error"]
     code: str

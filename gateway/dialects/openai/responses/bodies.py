@@ -38,7 +38,7 @@ HARMLESS = {
     "client_metadata": "the client's own labels",
     "context_management": "shoal never edits conversations",
     "prompt_cache_retention": "the prefix cache is limited by memory, not by time",
-    "prompt_cache_options": "same reason as prompt_cache_retention",
+    "prompt_cache_options": "the prefix cache is limited by memory, not by time",
     "litellm_metadata": "labels for the LiteLLM proxy",
 }
 """Fields that do not change the answer, each with the reason."""
@@ -49,9 +49,9 @@ HARMLESS_COUNT = {
         ("stream", "stream_options", "max_output_tokens", "max_tool_calls", "temperature", "top_p",
          "frequency_penalty", "presence_penalty", "top_logprobs", "include", "metadata", "store",
          "background", "service_tier", "prompt_cache_key"),
-        "nothing is generated",
+        "a count generates no answer",
     ),
-    "truncation": "all of a prompt is counted",
+    "truncation": "a count covers the whole prompt",
 }  # fmt: skip
 """Fields that do not change a token count, each with the reason. Clients ask for a count with the
 body of the response that they are about to create, so a count accepts all of that body's fields."""
@@ -162,8 +162,8 @@ class ResponsesSchemaFormatBody(Closed):
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    description: str | None = honoured("for the schema's author; echoed")
-    strict: bool | None = no_effect("schemas are always enforced; echoed as true")
+    description: str | None = honoured("for people; repeated in the response")
+    strict: bool | None = no_effect("schemas are always enforced; the response has true")
 
 
 ResponsesFormat = Annotated[
@@ -179,7 +179,7 @@ class ResponsesTextBody(Closed):
 
     format: ResponsesFormat | None = None
     verbosity: VerbosityBody | None = honoured(
-        "low and high add a sentence about length to the system prompt; echoed"
+        "low and high add a sentence about length to the system prompt; repeated in the response"
     )
 
 
@@ -190,7 +190,7 @@ class ResponsesEffortBody(Closed):
     """How much the model should think, and how the answer shows the thinking."""
 
     effort: EffortBody | None = None
-    max_tokens: Budget | None = honoured("most tokens of thinking; -1: no limit")
+    max_tokens: Budget | None = honoured("maximum number of thinking tokens; -1: no limit")
     summary: SummaryBody | None = honoured("also return the whole thinking as its summary")
     generate_summary: SummaryBody | None = honoured("deprecated name of summary")
     context: Unused = no_effect("the template decides which earlier thinking the model sees")
@@ -252,7 +252,7 @@ class ResponsesBody(ResponsesPromptBody):
     stream_options: ResponsesStreamOptionsBody | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     max_tool_calls: Annotated[int, Field(ge=1)] | None = no_effect(
-        "concerns tools that the provider runs; echoed"
+        "concerns tools that the provider runs; repeated in the response"
     )
     temperature: Annotated[float, Field(ge=0.0, le=2.0)] | None = None
     top_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
@@ -264,14 +264,18 @@ class ResponsesBody(ResponsesPromptBody):
         "auto: drop the oldest turns of a conversation that does not fit"
     )
     metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = honoured(
-        "labels, echoed"
+        "labels; repeated in the response"
     )
     store: bool | None = None
-    background: bool | None = honoured("answer at once; the response is made in the background")
-    service_tier: TierBody | None = honoured(
-        "flex: as x_priority low; priority: as x_priority high; echoed"
+    background: bool | None = honoured(
+        "true: answer at once with an unfinished response, which is completed in the background"
     )
-    prompt_cache_key: str | None = honoured("requests with the same key go to one instance; echoed")
+    service_tier: TierBody | None = honoured(
+        "flex: as x_priority low; priority: as x_priority high; repeated in the response"
+    )
+    prompt_cache_key: str | None = honoured(
+        "requests with the same key go to one instance; repeated in the response"
+    )
 
 
 class ResponsesCountBody(ResponsesPromptBody):

@@ -361,7 +361,8 @@ def _top_logprobs_of(body: bodies.ResponsesBody) -> int | None:
 
 
 def _tells_of(body: bodies.ResponsesBody) -> frozenset[str]:
-    """Return the forms of thinking that the answer has in addition to its text (`shapes`)."""
+    """Return the additional forms in which the answer must have the thinking (constants of
+    `shapes`)."""
     parts = set[str]() if summary_of(body) is None else {SUMMARY}
     return frozenset(parts | {ENCRYPTED} & set(body.include or ()))
 

@@ -1,7 +1,7 @@
 """The fields of a request's body that its response repeats.
 
-Pure. A missing field is repeated with its default. A field without effect is repeated as shoal
-acted: tools of unsupported kinds are omitted.
+Pure. A missing field is repeated with its default. Some parts of the body that had no effect are
+left out or corrected: for example, tools of unsupported kinds are omitted.
 """
 
 from __future__ import annotations

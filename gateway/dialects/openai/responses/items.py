@@ -1,8 +1,8 @@
 """Types of the items in a response's input, as OpenAI's clients send them.
 
-Pure. This module has only types. Clients send shoal's own items back with extra fields. A field
-that means nothing in a prompt has the type `Unused`, with the reason. Parts that text models cannot
-read have types too, so that the parser can refuse them with a message.
+Pure. This module has only types. Clients send items of earlier responses back, with fields that
+only answers need. Such a field has the type `Unused`, with the reason why it has no effect. Parts
+that text models cannot read have types too, so that the parser can refuse them with a message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ResponsesTextPartBody(Closed):
     annotations: Unused = no_effect("citations in an earlier answer")
     logprobs: Unused = no_effect("part of an earlier answer")
     parsed: Unused = no_effect("the client's own parse of the text")
-    prompt_cache_breakpoint: Unused = no_effect("prefixes are cached by their content")
+    prompt_cache_breakpoint: Unused = no_effect("prefixes are cached automatically")
 
 
 class ResponsesRefusalPartBody(Closed):
@@ -112,9 +112,9 @@ class ResponsesCallBody(Closed):
     )
     # not in the schema: generators of clients treat both names as the same
     async_: SkipJsonSchema[Literal[False] | None] = only(
-        False, why="the official client's name for async"
+        False, why="the name of async in the official client"
     )
-    namespace: Unused = no_effect("about the provider's own tools")
+    namespace: Unused = no_effect("concerns tools that the provider runs")
     caller: Unused = no_effect("in shoal, only the model calls tools")
 
 
@@ -126,8 +126,8 @@ class ResponsesCallOutputBody(Closed):
     output: ResponsesContent
     id: str | None = None
     status: Unused = no_effect("part of an earlier call")
-    name: Unused = no_effect("the name is that of the call")
-    namespace: Unused = no_effect("about the provider's own tools")
+    name: Unused = no_effect("the tool's name is known from its call")
+    namespace: Unused = no_effect("concerns tools that the provider runs")
     caller: Unused = no_effect("in shoal, only the model calls tools")
 
 
@@ -167,7 +167,7 @@ class ResponsesCustomCallBody(Closed):
     input: str
     id: str | None = None
     status: Unused = no_effect("part of an earlier answer")
-    namespace: Unused = no_effect("about the provider's own tools")
+    namespace: Unused = no_effect("concerns tools that the provider runs")
     caller: Unused = no_effect("in shoal, only the model calls tools")
 
 
@@ -179,7 +179,7 @@ class ResponsesCustomOutputBody(Closed):
     output: ResponsesContent
     id: str | None = None
     status: Unused = no_effect("part of an earlier call")
-    name: Unused = no_effect("the name is that of the call")
+    name: Unused = no_effect("the tool's name is known from its call")
     caller: Unused = no_effect("in shoal, only the model calls tools")
 
 

@@ -220,14 +220,15 @@ class ResponsesStream:
         return head + json_text + self._numbered(_TAIL)
 
     def _begin(self, item: Channel | int, added: dict[str, Any]) -> bytes:
-        """Return the end of the open item, which is then complete, and the start of a new item."""
+        """Return the events that complete the open item and begin a new item."""
         end = self._end_item("completed")
         self._item, self._added = item, added
         fields = {"output_index": len(self._output), "item": added}
         return end + self._event("response.output_item.added", fields)
 
     def _end_item(self, status: shapes.ItemStatus) -> bytes:
-        """Return the end of the open item, with the whole item; empty if no item is open."""
+        """Return the events that end the open item, the last of them with the whole item. Empty if
+        no item is open."""
         item, self._item = self._item, None
         if item is None:
             return b""

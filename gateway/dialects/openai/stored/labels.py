@@ -33,7 +33,7 @@ def labels_of(metadata: Any) -> bytes:
         raise bad_field("metadata", "must be an object")
     labels = cast(dict[str, Any], metadata)
     if len(labels) > MOST_LABELS:
-        raise bad_field("metadata", f"at most {MOST_LABELS} labels")
+        raise bad_field("metadata", f"too many labels; the limit is {MOST_LABELS}")
     for name, text in labels.items():
         field = f"metadata.{name[:LONGEST_NAME]}"
         if len(name) > LONGEST_NAME:
