@@ -173,7 +173,7 @@ def page_allowed(origin: str | None, host: str | None, options: Options) -> bool
 
 def page_refused(origin: str | None) -> HttpFaultRaised:
     """Return the 403 error for a page whose origin is not allowed."""
-    text = f"pages from {origin} are not allowed; add it to cors_origins"
+    text = f"pages from {origin} are not allowed; add this origin to cors_origins"
     if origin == "null":
         text = (
             "pages without an origin (`Origin: null`) are not allowed, because every site "

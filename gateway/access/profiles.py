@@ -47,7 +47,7 @@ def asked_too_soon(client: ClientName, left_s: float) -> HttpFault:
         429,
         "client_cooldown",
         f"{_words(client)} is in cooldown for {left_s:.1f} s (cooldown_s in {CLIENTS_FILE}, or "
-        "x_cooldown of the request before)",
+        "x_cooldown of the previous request)",
         retry_after_s=left_s,
     )
 

@@ -105,7 +105,7 @@ class PageBody:
             self._size += len(self._pieces[-1])
             if self._size > max(RATIO_FROM_BYTES, MOST_RATIO * self._packed):
                 raise FetchRefused(
-                    "unpacked", f"the page decompresses to over {MOST_RATIO} times its size"
+                    "unpacked", f"the page decompresses to more than {MOST_RATIO} times its size"
                 )
             if self.truncated:
                 return

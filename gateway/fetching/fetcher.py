@@ -74,7 +74,7 @@ class Fetcher:
             async with asyncio.timeout(self.policy.whole_s):
                 return await self._followed(read_url(address))
         except TimeoutError:
-            text = f"the page did not arrive within {self.policy.whole_s:g} s"
+            text = f"the page did not arrive completely within {self.policy.whole_s:g} s"
             raise FetchRefused("late", text) from None
 
     async def _followed(self, url: FetchUrl) -> Fetched:

@@ -1,6 +1,7 @@
 """Limits concurrent fetches, in total and for each client.
 
-Pure. No fetch waits for a place: beyond a limit, the client is asked to retry.
+Pure. No fetch waits until another one has ended: beyond a limit it is refused, and the client is
+asked to retry.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Places:
 
     @contextmanager
     def take(self, asker: str) -> Generator[None]:
-        """Hold a place for a client during the block. Raises FetchRefused if none is free."""
+        """Take a place for a client for the duration of the block. Raises FetchRefused if none is
+        free."""
         if self._taken[asker] >= self._most_of_one or self._taken.total() >= self._most:
             raise FetchRefused("busy", "too many fetches are running; try again soon")
         self._taken[asker] += 1

@@ -1,5 +1,5 @@
-"""The policy: which pages may be fetched. By default none; otherwise the operator's list decides,
-within limits of size and time.
+"""The policy: which pages may be fetched for clients. By default none may; otherwise the operator's
+list decides, within limits of size and time.
 
 Pure. An entry of the list may be a name (`example.org`, `*.example.org`, `*`); pages of that name
 are fetched at public addresses only. Or the entry is a network or an address (`10.0.0.0/8`); pages

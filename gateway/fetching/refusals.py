@@ -1,5 +1,5 @@
-"""Reasons why a page is not fetched. Each has a rule, which is one of a fixed set, and a message
-that says what to do.
+"""Reasons why a page is not fetched. Each has a rule (a code from a fixed set) and a message that
+says what to do.
 
 Pure. A message never contains an address of a resolved name: a stranger must not learn the names of
 this network.

@@ -71,7 +71,7 @@ def read_url(text: str) -> FetchUrl:
         )
     rest = text[scheme_match.end() :]
     if not rest.startswith("//"):
-        raise FetchRefused("url", f"no // after {scheme}:")
+        raise FetchRefused("url", f"the URL must begin with {scheme}://")
     authority, target = _parted(rest[2:])
     if "@" in authority:
         raise FetchRefused("credentials", "a URL with a user name or password (@) is not allowed")

@@ -124,8 +124,8 @@ class GatewayTrace:
         return 2 + with_spans * bool(self.lead.ranks)
 
     def when_whole(self, action: Callable[[], None] | None) -> None:
-        """Call `action` once the last rank has reported. None cancels an earlier call of this
-        method."""
+        """Call `action` once the last rank has reported. None removes the action that an earlier
+        call of this method set."""
         self._whole = action
 
     def stages(self, started_at: float, read_at: float | None, ended_at: float) -> list[StageSpan]:

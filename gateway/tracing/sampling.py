@@ -21,9 +21,9 @@ TraceChoice = Literal["", "asked", "parent", "sampled"]
 
 
 class TraceSampler:
-    """Chooses the traced requests of one HTTP process. `of_cluster` returns the cluster's share, or
-    None if it is not set; `own` is this node's setting. `keeps`: the node stores or exports traces.
-    `draw` returns a uniform random number from 0 to 1."""
+    """Chooses the traced requests of one HTTP process. `of_cluster` returns the share of traced
+    requests that is set for the cluster, or None; `own` is this node's setting. `keeps`: the node
+    stores or exports traces. `draw` returns a uniform random number from 0 to 1."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""The state of the cluster as one HTTP process knows it: options, readings, counts, metrics, and
-the streams of snapshots and events that clients watch.
+"""The state of the cluster as one HTTP process knows it: node cards, readings, counters, metrics,
+and the streams of snapshots and events that clients watch. It also has the options of the gateway.
 
 This is the lowest package of the gateway. It knows the bus and this machine, and nothing of
 requests, records or other packages of the gateway. Nothing in it changes a node. Each name in

@@ -30,7 +30,8 @@ DRAFTS = (
     ("num_draft_tokens", "Tokens of verified drafts."),
     ("num_accepted_tokens", "Tokens of verified drafts that the model accepted."),
 )
-"""Counters of speculative decoding, after vLLM's stem `spec_decode`, each with its help text."""
+"""Counters of speculative decoding, each with its help text. The names follow vLLM's metrics, whose
+names contain `spec_decode`."""
 MINUTE_S = 60.0
 
 

@@ -2,9 +2,8 @@
 
 Each HTTP process of the last gateway left one file for each kind of counter. Before new HTTP
 processes start, this module sums these files into one file per kind. So no counter restarts at
-zero. A counter also does not vanish until its first request; Prometheus would read that as a
-counter that stood still. Counts of another version of shoal can have another meaning, so they are
-deleted.
+zero, or is missing until it counts its first request. Counts of another version of shoal can have
+another meaning, so they are deleted.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -26,8 +25,9 @@ _KINDS = ("counter", "histogram")
 
 
 def go_on(folder: Path, version: str) -> None:
-    """Store the counts of this process and its forks in `folder`, and continue the counts that are
-    already in the folder. The folder is created if it is missing. Unreadable files are deleted."""
+    """Make `folder` the place where this process and its forks store their counts, and sum up the
+    counts that earlier processes left there. The folder is created if it is missing. Unreadable
+    files are deleted."""
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
     # the library chose its class at import, perhaps before the folder was set
     values.ValueClass = values.get_value_class()

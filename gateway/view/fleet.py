@@ -1,7 +1,7 @@
-"""The cards of all nodes, also of nodes that this one is not linked with.
+"""The node cards of all nodes, including nodes that this one has no link to.
 
-Pure: time arrives as `now`. Nothing but the fleet view uses the cards that other nodes passed on,
-because this node cannot send requests to their nodes.
+Pure: time arrives as `now`. Cards that other nodes passed on are used only by the fleet view
+(`/fleet`), because this node cannot send requests to the nodes of such cards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from gateway.view.readings import ClusterReadings
 
 @dataclass(frozen=True, slots=True)
 class FleetCard:
-    """A node's card and the time since it arrived. `linked`: it came from the node itself."""
+    """A node's card and the seconds since it arrived. `linked`: the card came from the node itself,
+    not through another node."""
 
     card: NodeCard
     age_s: float
@@ -43,7 +44,8 @@ class FleetView:
             self._relayed.take(message.card, now)
 
     def cards(self, now: float) -> list[FleetCard]:
-        """Return the living cards: this node's first, then by node id."""
+        """Return the latest card of each node that has not left: this node's first, then by node
+        id."""
         book = self._readings.book
         cards = merge(book.living(now), self._relayed.living(now), book.own)
         gone = self._readings.left.union(self._forgotten())

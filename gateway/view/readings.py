@@ -103,7 +103,7 @@ class ClusterReadings:
         self._readings: defaultdict[type[Message], dict[Any, tuple[Any, float]]] = defaultdict(dict)
 
     def heard(self, message: Message, now: float) -> None:
-        """Keep a node card or a reading; ignore any other message."""
+        """Store a node card or a reading; ignore any other message."""
         if isinstance(message, CardReading):
             if self.book.take(message.card, now):
                 self._models_until = -math.inf

@@ -1,6 +1,6 @@
-"""Talks to the loop: what clients can watch of the cluster as it happens.
+"""Talks to the event loop: what clients can watch of the cluster as it happens.
 
-`Watch` is the facade for streams: snapshots of the whole cluster, its events, and its latest loads.
+`Watch` has the streams: snapshots of the whole cluster, its events, and its latest loads.
 """
 
 from __future__ import annotations

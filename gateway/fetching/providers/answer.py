@@ -27,7 +27,7 @@ KEPT_S = 4.0
 """How long an idle connection is kept. Many servers close idle connections after 5 s, and a request
 on a connection that is being closed would fail."""
 MOST_KEPT = 16
-"""So many connections to providers stay open while one of them is idle."""
+"""If a connection becomes idle while more than this many are open, it is closed."""
 USER_AGENT = "shoal/0.1"
 _T = TypeVar("_T")
 
@@ -40,7 +40,7 @@ class ProviderConnections:
         self._pools: dict[bool, httpcore.AsyncConnectionPool] = {}
 
     async def pool(self, url: str) -> httpcore.AsyncConnectionPool:
-        """Return the connections for the scheme of `url`."""
+        """Return the pool of connections for the scheme of `url`."""
         import httpcore
 
         tls = url.startswith("https:")

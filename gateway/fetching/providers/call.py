@@ -30,8 +30,8 @@ _TRANSLATED: Mapping[ProviderKind, str] = {
 """The dialect into which bodies in other dialects are translated."""
 ANTHROPIC_VERSION = "2023-06-01"
 PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
-"""Headers that clients of Anthropic's API send and that are passed on, because they say how to read
-the body."""
+"""Headers that clients of Anthropic's API send and shoal forwards to the provider, because they say
+how to read the body."""
 ERROR_CHARS = 500
 RETRY_S = 5.0
 MOST_RETRY_S = 24 * 3600.0
@@ -77,8 +77,8 @@ class ProviderCall:
 
 
 def speaks(target: ProviderModel, dialect: str) -> bool:
-    """Return whether a provider has the client's dialect. A body in that dialect is passed on to
-    the provider unchanged."""
+    """Return whether a provider's API has the client's dialect. Such a body is forwarded; any other
+    must be translated."""
     return _PATHS.get(dialect, ("", ""))[0] == target.settings.kind
 
 
@@ -91,7 +91,8 @@ def call_of(
 ) -> ProviderCall | HttpFault:
     """Return the call that sends a body to a provider. If the provider's key is not set in
     `environment`, return an error. `client` has the client's headers, with names in lower case.
-    `dialect`: that of the body; another one than the provider's means a translated body."""
+    `dialect` is the dialect of a forwarded body; if it is not the provider's, the body is a
+    translated one."""
     settings = target.settings
     key = environment.get(settings.key_env, "").strip() if settings.key_env else ""
     if settings.key_env and not (key and key.isascii() and key.isprintable()):

@@ -1,6 +1,6 @@
 """Talks to the open answers of providers: lists them for `/queue`, and stops them.
 
-An answer is open from the sending of its request until its connection is given up.
+An answer is open from the moment its request is sent until its connection is released.
 """
 
 from __future__ import annotations

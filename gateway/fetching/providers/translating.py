@@ -1,5 +1,5 @@
-"""Translates a client's request for a provider, and makes the client's errors of what cannot be
-translated. Pure."""
+"""Translates a client's request into the provider's API, and converts the failures of that
+translation to errors for the client. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.fetching.providers.call import ProviderFailed
 
 _OWN_HOSTS = ("openai.com", "openai.azure.com")
-"""Hosts of OpenAI's own API, which accepts only the newer name of the limit of tokens."""
+"""Hosts of OpenAI's own API, which accepts only `max_completion_tokens`, the newer name of the
+token limit."""
 
 
 def target_of(provided: ProviderModel) -> Target:

@@ -74,7 +74,7 @@ class PageReader:
         try:
             return PageParts.model_validate_json(answer)
         except ValidationError:
-            raise FetchRefused("unreadable", "the page crashes the reader") from None
+            raise FetchRefused("unreadable", "the page crashes the HTML parser") from None
 
     async def _answer(self, question: bytes) -> bytes:
         process = await asyncio.create_subprocess_exec(

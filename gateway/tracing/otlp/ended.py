@@ -23,7 +23,7 @@ class EndedTrace:
 
 
 class TraceSink(Protocol):
-    """Something that accepts the traces of ended requests."""
+    """Accepts the traces of ended requests, and sends them on."""
 
     def offer(self, ended: EndedTrace) -> None:
         """Accept a trace. Never waits."""

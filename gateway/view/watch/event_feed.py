@@ -155,9 +155,9 @@ class EventFeed:
 def follow_log(
     bus: BusClient, reactor: Reactor, speaker: Speaker, counters: Counters
 ) -> tuple[LoadTimeline, EventFeed]:
-    """Return a record of loads and a feed of events. From now on both follow the state of the
-    cluster that the bus mirrors. Only the first HTTP process of a node counts its loads, so each
-    load is counted once."""
+    """Return the timeline of loads and the feed of events. From now on both follow the state of the
+    cluster that the bus mirrors. Only the first HTTP process of a node counts the node's loads, so
+    that each load is counted once."""
     timeline, feed, moves = LoadTimeline(), EventFeed(reactor), list[Move]()
     times = LoadTimes(speaker.node)
     bus.mirror.moves = moves

@@ -1,8 +1,8 @@
 """Loads and unloads of the last hour, from the events of the log that this process has applied.
 
 Pure. Times are wall times of the leaders that wrote the events, for people only. At the start, or
-after a gap, a snapshot may replace events. The record is complete only after that snapshot;
-`since_s` is the time of the snapshot.
+after a gap, a snapshot may replace events. The timeline is complete only since that snapshot;
+`since_s` is its time.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class LoadTimeline:
         return new
 
     def plain(self, now_s: float) -> LoadsTold:
-        """Return the changes as plain values, the latest last. The record is complete since
+        """Return the changes as plain values, the latest last. The timeline is complete since
         `since_s`, which is None before the first snapshot."""
         self._forget(now_s)
         if self._since_s is None:

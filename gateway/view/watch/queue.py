@@ -50,8 +50,8 @@ def _at_gateways(demands: Iterable[DemandReading]) -> Iterable[QueueRow]:
 
 
 def _unclassed(model: ModelDemand) -> ClassDemand:
-    """Return the demand for a model at a gateway that does not report demand by priority. All its
-    requests get the most urgent priority."""
+    """Return the demand for a model from a gateway that does not report demand by priority. All its
+    requests count as requests of the most urgent priority."""
     return ClassDemand(priority=model.best_priority, waiting=model.waiting, oldest_s=model.oldest_s)
 
 
