@@ -178,8 +178,8 @@ class Master:
                 return None
 
     def _sent_on(self, question: AskCommand | TellFact) -> Message:
-        """Return the reply of a candidate that is not the leader: which node leads, or why nothing
-        can be changed now."""
+        """Return the reply of a candidate that does not lead: which node leads, or why nothing can
+        be changed now."""
         election = self.candidate.election
         why = consensus.minority(election, self._reactor.now())
         if why is not None and isinstance(question, AskCommand):

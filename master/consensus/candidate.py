@@ -59,8 +59,8 @@ class CandidateSettings:
 @dataclass(slots=True)
 class Candidate:
     """One candidate: its election and its log. `state`: the cluster's state at the end of the log.
-    `began`: the journal has held events before, so an empty one was lost. `degraded`: the journal
-    cannot be written."""
+    `began`: the journal once held events, so if it is empty now, they were lost. `degraded`: the
+    journal cannot be written."""
 
     election: Election
     log: CandidateLog
@@ -79,7 +79,7 @@ class Candidate:
         lost: bool = False,
     ) -> Candidate:
         """Return a candidate from its files: `stored` from the term file, `read` from the journal.
-        `degraded`: the journal cannot be written. `lost`: it was damaged."""
+        `degraded`: the journal cannot be written. `lost`: the journal was damaged."""
         log = CandidateLog.from_disk(*read)
         state, voters = log.mirror.state, frozenset(settings.voters)
         gone = stored.garbled or (stored.began and state.index == 0)
@@ -126,7 +126,7 @@ class Candidate:
         return [*actions]
 
     def ticked(self, now: float) -> list[Act]:
-        """Advance the election's time and repeat questions without an answer. Return the
+        """Advance the election's time, and ask again what no candidate has answered. Return the
         actions."""
         actions = self.stimulated(types.Tick(), now)
         if not self.holding and (ask := self.log.mirror.due(now)) is not None:
@@ -142,8 +142,8 @@ class Candidate:
         return actions
 
     def synced(self, now: float, *, degraded: bool) -> list[Act]:
-        """Record that the whole journal is on disk; if it is `degraded`, it is not. Return the
-        actions that this allows."""
+        """Record that the whole journal is on disk, or that it cannot be written (`degraded`).
+        Return the actions that follow, such as the acknowledgement to the leader."""
         actions: list[Act] = []
         if degraded != self.degraded:
             self.degraded = degraded
@@ -212,7 +212,7 @@ class Candidate:
         )
 
     def reply_to(self, question: AskSnapshot | AskEvents) -> Snapshot | EventsFound | NotHolder:
-        """Return the reply to a follower's question about the log; `NotHolder` if we do not
+        """Return the reply to another candidate's question about the log; `NotHolder` if we do not
         lead."""
         if not self.holding:
             return NotHolder(holder=self.election.holder)
@@ -226,8 +226,8 @@ class Candidate:
         return self.log.acks.committed(self.election.electors, self.me)
 
     def safety(self, now: float) -> LogSafety:
-        """Return up to which index the leader's log is safe on this disk, on that of another
-        candidate, and on those of a majority."""
+        """Return the highest index of the leader's log that is safe on this disk, the highest on
+        another candidate's disk, and the highest on the disks of a majority."""
         arrivals = [seen.heard_at for seen in self.election.living.values() if seen.eligible]
         helped = any(now - at < LAPSE_S for at in (*arrivals, *self.election.acked_at.values()))
         return LogSafety(

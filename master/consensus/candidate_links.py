@@ -1,10 +1,10 @@
 """Talks to the other candidates and to this node's switchboard, on sockets.
 
-A candidate has a DEALER to each other candidate's ROUTER, and one ROUTER of its own. Membership
-provides the other candidates (`know`). A heartbeat or candidacy from an unknown node also creates a
-link, so that we can reply (`meet`). This module never waits and never repeats a message: the
-election and the mirror send lost messages again. A peer with several addresses that is silent for
-`TURN_S` is tried at its next address.
+A candidate has a DEALER to each other candidate's ROUTER, and one ROUTER of its own. The
+switchboard's list of nodes names the other candidates (`know`). A heartbeat or candidacy from an
+unknown node also creates a link, so that we can reply (`meet`). This module never waits and never
+repeats a message: the election and the mirror send lost messages again. A peer with several
+addresses that is silent for `TURN_S` is tried at its next address.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from bus.wire.messages.wire import Message
 TURN_S = 3.0
 FORGET_S = 30.0
 HIGH_WATER = 2_000
-"""Maximum number of messages that are queued for a peer. Beyond it messages are dropped: they would
-be obsolete anyway."""
+"""Maximum number of messages that are queued for a peer. Further messages are dropped, because they
+would be obsolete when they arrive."""
 BIND_RETRY_S = 5.0
 
 
@@ -184,8 +184,8 @@ class CandidateLinks:
 
 class CandidateRouter:
     """The ROUTER socket of a candidate, for other candidates and for services. `on_question` is
-    called with each question and its sender; it returns the reply, or None if the reply comes
-    later."""
+    called with each question and its sender. It returns the reply, or None if `answer` sends the
+    reply later."""
 
     def __init__(
         self,

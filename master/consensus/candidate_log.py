@@ -1,8 +1,8 @@
-"""A candidate's copy of the log, as follower or as leader.
+"""A candidate's copy of the log, while it leads and while it follows another leader.
 
 Pure: it takes messages and timestamps, and returns journal entries and questions to other
-candidates. Journal entries come in log order. After a state that replaces the log, it returns only
-entries that follow that state.
+candidates. Journal entries come in log order. When a snapshot of the state replaces the log, later
+journal entries follow that state.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class CandidateLog:
     def reply_to(
         self, question: AskSnapshot | AskEvents, *, counter: int, me: NodeId
     ) -> Snapshot | EventsFound:
-        """Return the leader's reply to a follower's question, in the term `counter` of `me`."""
+        """Return our reply, as the leader `me` of the term `counter`, to another candidate's
+        question."""
         if isinstance(question, AskSnapshot):
             state = self.mirror.state
             return Snapshot(term=counter, index=state.index, state=state.model_dump(), holder=me)

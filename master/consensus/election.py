@@ -8,20 +8,21 @@ configured priority, node id).
 With three or more voters (`master.consensus.votes`) a majority elects the leader, one vote each. A
 leader that a majority does not answer within a lapse steps down. Without voters the best candidate
 claims the term (bully algorithm: Garcia-Molina 1982), at once if it knows no other candidate. If
-two candidates claim it, the one with more followers wins; if equal, the higher counter; if equal,
-the longer log. So a node that was cut off follows when it returns, however high its counter: the
-leader sees that counter and takes a higher one. A candidate that is not `eligible` (its journal
-cannot be written, is damaged or was lost) neither votes nor leads while another can.
+two candidates claim it, the claimant that more candidates follow wins; if equal, the higher
+counter; if equal, the longer log. So a node that was cut off follows when it returns, however high
+its counter: the leader sees that counter and takes a higher one. A candidate that is not `eligible`
+(its journal cannot be written, is damaged or was lost) neither votes nor leads while another can.
 
 A leader whose node shuts down in order hands its term over (Raft's leadership transfer, Ongaro
 2014, 3.10) to a candidate with all of its log. It steps down first; the other asks for votes or
 claims at once, and followers of the old term do not wait for that leader's silence.
 
-A connection that is made or lost is no stimulus; a changed set of peers, a heartbeat and time are.
-A candidate claims only after its own switchboard has been up for a full lapse, unless all known
-candidates report that they have no leader. It leads at most one lapse without its switchboard.
-Order promised to the shell: `PersistTerm` before the `OpenTerm`, question or vote that follows it,
-and `StepDown` before anything is done for another leader.
+A connection to another candidate that is made or lost is no stimulus. A changed set of peers, a
+message and time are stimuli, and so is our own switchboard coming up or going down. A candidate
+claims only after its own switchboard has been up for a full lapse, unless all known candidates
+report that they have no leader. It leads at most one lapse without its switchboard. Order promised
+to the shell: `PersistTerm` before the `OpenTerm`, question or vote that follows it, and `StepDown`
+before anything is done for another leader.
 """
 
 from __future__ import annotations
@@ -119,15 +120,16 @@ def _beat(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
 
 
 def _is_of_handed(election: Election, beat: TermHeartbeat) -> bool:
-    """Return whether a heartbeat is late: its leader has already handed that term over to us."""
+    """Return whether a heartbeat comes too late: its leader has already handed that term over to
+    us."""
     given = election.handed
     return given is not None and (given.counter, given.holder) == (beat.counter, beat.holder)
 
 
 def _outweighed(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
-    """Step down in favour of a leader with more followers. If its counter is lower than ours, we
-    cannot follow it yet. Our next message then says that we have no leader, and it takes a higher
-    counter."""
+    """Step down in favour of a leader that more candidates follow. If its counter is lower than
+    ours, we cannot follow it yet. Our next message then says that we have no leader, and so that
+    leader takes a higher counter."""
     why = f"{beat.followers} candidates follow {beat.holder}, {election.weight(now)} follow us"
     given = replace(election, role="following", holder=None, heard_at=now)
     after, actions = (given, []) if beat.counter < election.counter else _beat(given, beat, now)
@@ -179,16 +181,18 @@ def _peer(election: Election, candidacy: Candidacy, now: float) -> Outcome:
         return election, []
     if not election.eligible and candidacy.fit and rank.log >= election.rank.log:
         after = replace(election, role="following", holder=None, heard_at=now)
-        return after, [StepDown(f"the journal here cannot be written, and {node} can lead")]
+        return after, [StepDown(f"this node cannot write its journal; {node} can lead instead")]
     if candidacy.led or candidacy.counter <= election.counter:
         return election, []
     return _outbid(election, now)
 
 
 def _outbid(election: Election, now: float) -> Outcome:
-    """Take a term with a higher counter than that of a candidate which has no leader and cannot
-    follow ours."""
-    down = StepDown(f"starting a term above {election.seen}, in place of term {election.counter}")
+    """Take a term with a higher counter, because a candidate without a leader has a higher counter
+    than our term and so cannot follow us."""
+    down = StepDown(
+        f"a candidate cannot follow term {election.counter}; starting a term above {election.seen}"
+    )
     if election.voted:
         after, actions = campaign(election, now)
     else:
@@ -203,7 +207,7 @@ def _fitness(election: Election, fitness: types.Fitness) -> Outcome:
         return after, []
     down: list[Action] = []
     if election.role == "holding":
-        down.append(StepDown("the journal here is no longer reliable"))
+        down.append(StepDown("this node's journal is no longer reliable"))
     return replace(after, role="following", holder=None), down
 
 

@@ -74,7 +74,7 @@ def returned_keys(
 
 
 def keys_are_ahead(stored: StoredKeys | None, state: ClusterState) -> bool:
-    """Return whether the file is of a later log index than this state."""
+    """Return whether the file was written at a later log index than that of `state`."""
     return stored is not None and stored.index > state.index
 
 

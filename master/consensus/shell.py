@@ -3,9 +3,9 @@ carries out its actions.
 
 Order promised: an event is appended to the journal before it is published, and everything that is
 acknowledged is on disk before that (one fsync per iteration of the loop). With voters, a term or
-vote that could not be written is not used. Disk, links and timers are parameters: the simulation
-runs this shell with its own versions of `Files`, `CandidateLinks` and `Reactor`, which have the
-methods used here.
+vote that could not be written to disk is not used. Disk, links and timers are parameters: the
+simulation runs this shell with its own versions of `Files`, `CandidateLinks` and `Reactor`, which
+have the methods used here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TICK_S = 0.1
 
 
 class TermDuties(Protocol):
-    """The work of a leader, as far as this shell calls it."""
+    """The leader's work that this shell calls (`master.service` implements it)."""
 
     def opened(self) -> LogDraft:
         """Return the first events of our new term."""
@@ -124,7 +124,7 @@ class CandidateShell:
 
     def close(self) -> None:
         """Stop. If the journal could not be written before, write it now, provided that the disk
-        has space and our log is the current one."""
+        has space and our log is the leader's."""
         self._wire.close()
         if self.candidate.holding:
             self._journal.keep_whole(self.candidate.state)

@@ -110,7 +110,8 @@ class PersistentState:
 
 @dataclass(frozen=True, slots=True)
 class SwitchboardUp:
-    """Our own switchboard answers: from now on silence of others counts."""
+    """Our own switchboard answers. From now on, silence of another candidate means that it is
+    lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ class SwitchboardLost:
 
 @dataclass(frozen=True, slots=True)
 class PeersKnown:
-    """The other candidates: all that are configured or that sent us a message."""
+    """The set of other candidates has changed. `nodes` are all that are configured or that sent us
+    a message."""
 
     nodes: frozenset[NodeId]
 
@@ -135,7 +137,8 @@ class MyRank:
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """Whether our own journal can be relied on. `lost`: the journal was damaged or is gone."""
+    """Our own journal can be relied on (`eligible`), or no longer. `lost`: the journal was damaged
+    or is gone."""
 
     eligible: bool
     lost: bool = False
@@ -228,8 +231,8 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """Record, after the pending appends, that the journal is complete again: all lost events were
-    restored."""
+    """Record in the journal, after the pending appends, that it is complete again: all lost events
+    were restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +302,7 @@ class Election:
     acked_at: Mapping[NodeId, float] = field(default_factory=dict[NodeId, float])
     """When each candidate last acknowledged our heartbeats."""
     followers: int = 0
-    """Number of followers that our leader last reported."""
+    """Number of candidates that follow our leader, as it last reported."""
     expects_peers: bool = False
     """False until any other node is known; until then we need not wait for others."""
     members: frozenset[NodeId] = frozenset()
@@ -334,8 +337,8 @@ class Election:
 
     @property
     def electors(self) -> frozenset[NodeId]:
-        """Return the voters that count by our journal (Raft: the latest configuration in the log,
-        committed or not)."""
+        """Return the voters that our journal does not list as removed (Raft: the latest
+        configuration in the log, committed or not)."""
         return self.voters - self.gone
 
     @property
@@ -355,7 +358,7 @@ class Election:
 
     def outranked_by(self, seen: PeerState, now: float) -> bool:
         """Return whether another living candidate goes before us. A candidate that has just started
-        does so only if its journal holds more than ours."""
+        goes before us only if its journal holds more than ours."""
         if now - seen.heard_at >= LAPSE_S:
             return False
         if not seen.warmed_up and seen.rank.log <= self.rank.log:
@@ -368,8 +371,8 @@ class Election:
         return standing(self.eligible, self.rank)
 
     def weight(self, now: float) -> int | None:
-        """Return the number of followers of our leader, who may be ourselves. None without a
-        leader, or after `DOUBT_S` of its silence."""
+        """Return the number of candidates that follow our leader, who may be ourselves. None
+        without a leader, or after `DOUBT_S` of its silence."""
         if self.role == "holding":
             return sum(now - at < LAPSE_S for at in self.acked_at.values())
         has_leader = self.holder is not None and now - self.heard_at < DOUBT_S

@@ -104,8 +104,8 @@ def opened(election: Election, now: float) -> Election:
 
 
 def reached(heard_at: Mapping[NodeId, float], election: Election, now: float) -> int:
-    """Return how many voters that count have sent a message within the last `LAPSE_S`, ourselves
-    included if we are a voter."""
+    """Return how many electors (voters that were not removed) have sent a message within the last
+    `LAPSE_S`, ourselves included if we are a voter."""
     others = election.electors - {election.me}
     near = sum(node in heard_at and now - heard_at[node] < LAPSE_S for node in others)
     return near + (election.me in election.electors)
@@ -135,8 +135,8 @@ def no_majority(election: Election, here: int, now: float) -> Refusal:
 
 
 def minority(election: Election, now: float) -> Refusal | None:
-    """Return why nothing can be changed: a majority of the voters is out of reach. None if there is
-    a leader, or may be one soon."""
+    """Return the refusal of all changes because a majority of the voters is out of reach. None if
+    there is a leader, or may be one soon."""
     if not election.voted or election.has_holder(now):
         return None
     heard = {node: seen.heard_at for node, seen in election.living.items() if seen.eligible}

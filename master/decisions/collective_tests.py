@@ -54,7 +54,7 @@ def decide_test(
     tests = [instance for instance in state.instances.values() if instance.test is not None]
     open_ones = [test.instance for test in tests if test.status != "failed"]
     if open_ones:
-        text = f"{open_ones[0]} is testing the collectives; one test at a time"
+        text = f"the collective test {open_ones[0]} has not ended; only one can run at a time"
         return Refusal(reason="conflict", message=text, retry_after_s=10.0)
     chosen = _chosen(command, nodes, state)
     if isinstance(chosen, Refusal):

@@ -2,14 +2,14 @@
 
 Pure. An instance is given up after three failures within a minute. A wedged device counts twice. A
 runner that cannot load its model or import MLX is not retried on that node. Slower failures are
-counted in a row, over all instances of the model, until an instance has served for a while. The
-first two are retried immediately; after that each pause is twice as long. The failures are also
-counted per node: if an instance pauses or was given up on a node, only other nodes get the model
-meanwhile (`barred`). A node whose files of the model have changed is not barred, since the user may
-have repaired them. If the ranks of a group lost each other, no node is blamed. If a rank ends
-because it lost another rank, and that rank's node is found lost soon after, the failure is taken
-back. The cluster's state has a copy of these counts for the next leader (`setbacks`, `recall`). The
-copy has wall-clock times; this module uses the leader's own clock.
+counted in a row, over all instances of the model, until an instance has served for a while. After
+the first two failures the model is retried immediately; after that each pause is twice as long. The
+failures are also counted per node: if an instance pauses or was given up on a node, only other
+nodes get the model meanwhile (`barred`). A node whose files of the model have changed is not
+barred, since the user may have repaired them. If the ranks of a group lost each other, no node is
+blamed. If a rank ends because it lost another rank, and that rank's node is found lost soon after,
+the failure is taken back. The cluster's state has a copy of these counts for the next leader
+(`setbacks`, `recall`). The copy has wall-clock times; this module uses the leader's own clock.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ RETRY_FAILED_S = 60.0
 """An instance that was given up is retried on demand, but not before this many seconds have
 passed."""
 RETRY_REFUSED_S = 5.0
-"""The same for an instance that a node refused for another reason than memory, such as files that
-were just being deleted or replaced."""
+"""An instance that a node refused for another reason than memory is retried on demand after this
+many seconds. Such a reason is a model whose files are being deleted or replaced."""
 STILL_HEARD_S = 0.5
 """Messages of a lost node can still arrive this long after other nodes have detected its loss."""
 WELL_S = 300.0
@@ -298,7 +298,8 @@ def _place_of(instance: Instance, exit_code: int | None, node: NodeId | None) ->
 
 
 def pause_s(instance: Instance) -> float:
-    """Return for how long demand does not place a failed instance's model again."""
+    """Return for how many seconds after a failure the model of a failed instance is not placed
+    again on demand."""
     again = instance.place_again
     excludes = again is not None and again.excluded_nodes != instance.conditions.excluded_nodes
     return RETRY_REFUSED_S if excludes else RETRY_FAILED_S

@@ -96,7 +96,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A decision to wait: `choice` has instances to evict first, for the demand `claim`."""
+    """A decision to wait: the instances in `choice` must first be evicted for the demand
+    `claim`."""
 
     claim: pool.Claim
     choice: pool.PoolChoice
@@ -286,8 +287,9 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
 def _preview(
     command: PlaceModel, spec: placement.PlacementSpec, scene: Scene, links: placement.Links
 ) -> Decision:
-    """Return every way to place a model, which may be a supposed one on a node's disk. A
-    supposed model is called impossible only after all nodes have reported."""
+    """Return every way to place a model. With `command.supposed`, the model is placed as if the
+    node that it names already had the model, or as if every node could fetch its layers. It is
+    called impossible only after all nodes have reported."""
     nodes, supposed = scene.nodes(), command.supposed
     if supposed is not None and supposed.by_layers:
         nodes, spec = placement.offering(nodes, spec, supposed.card)
@@ -319,7 +321,7 @@ def _still_gathering(scene: Scene) -> Refusal | None:
 
 
 def _meets(instance: Instance, command: PlaceModel) -> bool:
-    """Return whether an instance meets the conditions of a command to place its model."""
+    """Return whether an instance already meets the conditions of a command to place its model."""
     by_hand = {
         str(shard.node): shard.last_layer - shard.first_layer for shard in reversed(instance.shards)
     }
@@ -345,7 +347,7 @@ def _keep_instance(command: PlaceModel, instance: Instance, state: ClusterState)
 
 
 def _eviction(later: Later) -> dict[str, Any]:
-    """Return the plan of a dry run that needs evictions."""
+    """Return, for a dry run, the plan of a placement that needs evictions."""
     nodes = list(later.choice.needs)
     return {
         "model": later.claim.model,

@@ -109,8 +109,8 @@ class Holder:
             self._write(log, body, now)
 
     def observe(self, message: Message, now: float) -> bool:
-        """Process a reading. Return whether to plan immediately; a memory measurement requires that
-        while a model waits for memory."""
+        """Process a reading. Return whether to plan immediately: for example, after a memory
+        measurement while a model waits for memory."""
         moves = isinstance(message, NodeReading | RunnerReading) and bool(self._book.plans)
         return self.view.hear(message, now) or moves
 
@@ -314,7 +314,7 @@ class Holder:
             self._keep_setbacks(log, now)
             for more in follows:
                 self._note(
-                    "a rank ended; the leader reacts",
+                    "the leader acts on the end of a rank",
                     what=more.kind,
                     instance=body.instance,
                     generation=body.generation,

@@ -64,7 +64,7 @@ class Observations:
         self.first_heard_at: float | None = None
 
     def hear(self, message: Message, now: float) -> bool:
-        """Store a reading; return whether it may require an immediate decision."""
+        """Store a reading. Return whether a decision may be due at once because of it."""
         if self.first_heard_at is None:
             self.first_heard_at = now
         match message:
@@ -124,7 +124,7 @@ class Observations:
         return frozenset(peer.node for peer in self.peers[0].peers if peer.status == "left")
 
     def living_nodes(self, now: float) -> dict[NodeId, NodeReading]:
-        """Return the node readings of the last 15 s."""
+        """Return the readings that nodes sent in the last 15 s, by node."""
         return {n: r for n, (r, at) in self.nodes.items() if now - at <= NODE_READING_S}
 
     def last_heard_at(self, node: NodeId) -> float | None:
@@ -206,8 +206,8 @@ class Observations:
         return CopyUse(busy, idle_s, best, last_heard_at, then_s)
 
     def measured_at(self, node: NodeId) -> float:
-        """Return when a node's memory reading last arrived, and if it has GPUs, also its card with
-        their free memory; minus infinity if never."""
+        """Return when a node's memory was last reported; minus infinity if never. For a node with
+        GPUs, both its reading and its card, which has their free memory, must have arrived."""
         at = self.nodes[node][1] if node in self.nodes else float("-inf")
         card, heard_at = self.cards.get(node, (None, at))
         return at if card is None or not card.devices else min(at, heard_at)

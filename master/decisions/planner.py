@@ -78,7 +78,7 @@ def wanted_commands(
     scene: Scene, notes: PlannerNotes, requests: Sequence[PlaceModel | TakeLease] = ()
 ) -> list[PlaceModel | TakeLease]:
     """Return the commands for models and leases that are wanted now. Each is returned again until
-    it is met. The command ids are only names, except for those in `asked`.
+    it is met. The command ids are only labels, except for those of `requests`.
 
     Sources: requests, instances that a worker refused, the preload list if a new leader finds no
     desired state, pinned models without an instance, and demand at gateways. There is one command
@@ -213,7 +213,7 @@ def _after_failure(
     if setback.gives_up:
         wait_s = max(setback.pause_s, RETRY_FAILED_S)
         when = f"after {wait_s:.0f} s, or once the model's files have changed"
-        why = f"{reason} (not retried; a request {when} loads it again)"
+        why = f"{reason} (not retried; a request loads it again {when})"
         return InstanceFailed(instance=before.instance, why=why)
     if setback.pause_s:
         tries = f"the runner failed {setback.count} times in a row; next attempt"
@@ -234,9 +234,9 @@ def _why_left(news: RunnerEnded | LoadRefused | RunnerUnloaded) -> str:
 
 
 def conditions_elsewhere(before: Instance, news: LoadRefused) -> Conditions | None:
-    """Return the conditions for placing a refused instance again; None if the user chose the split.
-    If memory was missing, the conditions ask for one more node; otherwise they exclude the node
-    that refused."""
+    """Return the conditions for placing an instance again that a node refused; None if the user
+    chose the split. If memory was missing, the conditions require one more node; otherwise they
+    exclude the node that refused."""
     conditions = before.conditions
     if conditions.layers:
         return None
@@ -329,8 +329,8 @@ def _preloads(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
 def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
     """Return the commands that place instances again after a worker refused them, their nodes were
     lost, or the pause after their runners' failures is over. A command is returned until its
-    instance is placed; if the model is not pinned, for at most `RETRY_FAILED_S`. Demand takes its
-    place after `pause_s`."""
+    instance is placed. If the model is not pinned, it is returned for at most `RETRY_FAILED_S`, or
+    `pause_s` while requests wait for the model; then the demand places the model."""
     commands: list[PlaceModel] = []
     demand = scene.observed.demand(scene.now)
     for instance in scene.state.instances.values():
@@ -361,7 +361,8 @@ def _failed_lately(model: ModelId, scene: Scene, notes: PlannerNotes) -> bool:
 
 
 def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: float) -> None:
-    """Record what the planner's rules need from an event. `before` is the state before it."""
+    """Record the parts of an event that the planner's rules need later. `before` is the state
+    before the event."""
     if isinstance(body, InstanceFailed):
         notes.failed_at[body.instance] = now
     elif isinstance(body, RunnerReady):

@@ -160,7 +160,7 @@ def _is_placed(chosen: pool.PoolChoice | Refusal) -> bool:
 
 
 def _unmet(spec: placement.PlacementSpec, chosen: pool.PoolChoice | Refusal) -> str:
-    """Return the conditions that are not met, and the reason."""
+    """Return the placement conditions that are not met, and the reason."""
     unmet = [
         *([f"min_nodes {spec.min_nodes}"] if spec.min_nodes > 1 else []),
         *([f"sharding {spec.sharding}"] if spec.sharding is not None else []),
@@ -357,8 +357,8 @@ def decide_pin(
 
 
 def is_kept(instance: Instance, state: ClusterState) -> Refusal | None:
-    """Return why a pinned model's instance is not unloaded; None if it may be. A second instance
-    may be unloaded while one is ready."""
+    """Return the refusal to unload an instance of a pinned model; None if it may be unloaded. A
+    second instance may be unloaded while another one is ready."""
     pin = state.pins.get(instance.model)
     others = (
         other

@@ -3,9 +3,9 @@ deleted models.
 
 Pure. A node is silent while this leader receives neither its card nor its readings. The grace
 period restarts with each term, because a new leader has not received any message yet. A pinned
-instance is then placed elsewhere when there is room, under its logged conditions; others when they
-are requested again. (Within the grace period, `master.decisions.stand_ins` places the instance on
-another node that has enough memory.)
+instance that was given up is placed elsewhere when there is room, under its logged conditions.
+Other models are placed when they are requested again. (Within the grace period,
+`master.decisions.stand_ins` places the instance on another node that has enough memory.)
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class StandIns:
 @dataclass(frozen=True, slots=True)
 class Lost:
     """An instance of a lost node, which is to be placed on other nodes. `command` places it, with
-    `scene` as the state to decide by. If no part of the instance can serve any more, it is removed
-    first, by the event in `removed`."""
+    `scene` as the state to decide by. If no rank of the instance can serve any more, the event in
+    `removed` removes it first."""
 
     instance: Instance
     command: PlaceModel
@@ -119,8 +119,8 @@ def made_good(
     crash_loops: CrashLoops,
     decide: Callable[[PlaceModel, Scene], Decision],
 ) -> EventBody:
-    """Return the event that follows when a runner has ended. If another node can hold the instance,
-    it is the failure of this instance, which is then placed on that node. Otherwise return
+    """Return the event that follows the end of a runner. If another node can hold the instance,
+    that event is the instance's failure, after which it is placed on that node. Otherwise return
     `follows` unchanged."""
     if isinstance(follows, InstanceFailed):
         return _moved(failed_copy, follows, scene, decide)
@@ -165,8 +165,8 @@ def _moved(
 def _elsewhere(
     moving: Instance, scene: Scene, decide: Callable[[PlaceModel, Scene], Decision]
 ) -> Decision:
-    """Decide where the instance would be placed if it did not exist yet. Its present nodes are not
-    excluded."""
+    """Decide where the instance would be placed if it did not exist yet. Its present nodes may be
+    chosen again."""
     rest = {
         name: instance
         for name, instance in scene.state.instances.items()

@@ -131,7 +131,7 @@ class Journal:
         self._file, self._bytes, self._records = file, len(record), 0
 
     def mended(self, state: ClusterState) -> None:
-        """Record that the log is complete again, with `state` at its end."""
+        """Record on disk that the log is complete again, with `state` at its end."""
         self.lost = False
         self.compact(state)
 

@@ -11,8 +11,9 @@ record with a wrong checksum, a bad record before good ones, a record with a wro
 that begin no record. Then the log ends before the damage. Later records are not read, because they
 may depend on lost ones.
 
-If a later version may have written the file, an unknown record with a good checksum is no damage.
-That is so if the file's protocol is higher than ours, or if the file names none.
+If a later version of shoal may have written the file, an unknown record with a good checksum is not
+damage. A later version may have written it if the file names a higher protocol than ours, or no
+protocol.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _is_whole(body: memoryview, checksum: int) -> bool:
 
 
 def _lost(data: bytes, records: Records) -> LostRange:
-    """Return the range of lost indexes, as far as the later records show it."""
+    """Return the range of lost indexes. Its end is known only if later records are readable."""
     last: int | None = None
     for body in _behind(data, records.good_bytes):
         try:

@@ -49,7 +49,7 @@ class Acks:
 
 @dataclass(frozen=True, slots=True)
 class LogSafety:
-    """How safe the log is now. `committed` is None without votes. `helped`: another living
+    """How far the log is safe now. `committed` is None without votes. `helped`: another living
     candidate can store entries of our log."""
 
     committed: int | None

@@ -78,7 +78,7 @@ class LocalCopy:
 
     @property
     def is_part(self) -> bool:
-        """Return whether the node has only some layers and cannot fetch others."""
+        """Return whether the node has only some layers of the model and cannot fetch the others."""
         return self.partial is not None and self.card is self.partial.card
 
     @property
@@ -179,8 +179,8 @@ def find_copies(
 
 
 def _timed(model: ModelId, copies: Sequence[LocalCopy]) -> tuple[LocalCopy, ...]:
-    """Return the copies with their measured times, if each of them was measured. A measured time
-    and a prediction are not compared."""
+    """Return the copies with their measured times if every copy was measured, else unchanged,
+    because a measured time cannot be compared with a prediction."""
     cards = [copy.node.card_of(model) for copy in copies]
     speeds = [0.0 if card is None else card.tokens_per_s for card in cards]
     if not all(speeds):
@@ -253,8 +253,8 @@ def split_cards(model: ModelId, nodes: Sequence[NodeCapacity]) -> list[ModelCard
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a node gets a model from. `card` is that of its own files, or of another node's if
-    `is_donor`; the other fields are those of `LocalCopy`."""
+    """Where a node gets a model from. `card` describes the node's own files, or the files of
+    another node if `is_donor`. The other fields are those of `LocalCopy`."""
 
     card: ModelCard
     backend: str

@@ -5,9 +5,9 @@ Pure. The memory that a node can give to one more model is
     usable = min(free memory, ceiling - reserved memory)
 
 Free memory is measured, less the reservations of ranks that are still loading. The ceiling of a Mac
-is the memory that its GPU may wire; that of any other node is 0.75 x its memory. A model on GPUs
-has a `home`: then the memory of these GPUs counts (`master.placement.gpus`). The machine's memory
-only has to hold the 256 MB of its process. An APU that shares the machine's memory
+is the memory that its GPU may wire; that of any other node is 0.75 x its memory. The GPUs that hold
+a model are its `home`; for such a model their memory counts (`master.placement.gpus`). The
+machine's memory only has to hold the 256 MB of its process. An APU that shares the machine's memory
 (GTT > VRAM and GTT >= RAM) adds as much of it as the GPU can map, less 16 GB. Cards of older nodes
 list no GPUs: there the ceiling of a discrete GPU is 0.90 x its memory.
 """
@@ -39,7 +39,7 @@ MEMORY_SHARE = 0.75
 VRAM_SHARE = 0.90
 UNMEASURED_BACKEND = "mlx-cpu"
 _SHARED = ("-cpu", "-metal")
-"""Endings of the tags of backends that compute in the machine's own memory."""
+"""Endings of the backend tags whose models are in the machine's own memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class LeasedMemory:
 class NodeCapacity:
     """A node as placement sees it: its card, its latest `reading` (None: not measured yet), and its
     reservations. These are their bytes, the bytes not allocated yet (of loading ranks and leases),
-    and the number of ranks. `devices`: its GPUs with their reservations. `home`: the GPUs for which
-    the usable bytes and the ceiling are asked; None: those of the machine's memory."""
+    and the number of ranks. `devices`: its GPUs with their reservations. `home`: the GPUs that the
+    usable bytes and the ceiling describe; None: they describe the machine's memory."""
 
     card: NodeCard
     reading: NodeReading | None
@@ -248,8 +248,8 @@ def supposing(nodes: Sequence[NodeCapacity], node: NodeId, card: ModelCard) -> l
 
 
 def computes_in_vram(card: NodeCard) -> bool:
-    """Return whether all models on this node are in the memory of a discrete GPU. Only cards that
-    list no GPUs are asked; otherwise each model has its home."""
+    """Return whether all models on this node are in the memory of a discrete GPU. False for cards
+    that list GPUs, because there each model has its home; only cards of older nodes list none."""
     return (
         not card.devices
         and bool(card.vram_bytes)

@@ -174,8 +174,8 @@ def no_node_can_run(model: ModelId, blocked: dict[str, str]) -> Refusal:
 
 
 def mended_later(refusal: Refusal, nodes: Sequence[NodeCapacity]) -> Refusal:
-    """Return a refusal extended by the nodes on which no runner can start, or no runner of this
-    model. Once these nodes are repaired, the answer may be different."""
+    """Return the refusal unchanged if runners can start on all nodes. Otherwise return a refusal
+    that names the broken nodes and can be retried, because their repair may change the answer."""
     broken = {node.name: node.card.cannot_run for node in nodes if node.card.cannot_run}
     if not broken:
         return refusal
@@ -318,7 +318,8 @@ def _disks_text(problem: PlacementProblem) -> str:
 
 
 def _ceiling_text(node: NodeCapacity) -> str:
-    """Return what determines a node's memory ceiling, and which setting changes it."""
+    """Return the text that says what determines a node's memory ceiling, and which setting changes
+    it."""
     card = node.card
     if node.home is not None:
         return gpus.ceiling_text(node.home, node.rooms)

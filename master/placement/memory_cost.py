@@ -284,7 +284,8 @@ def gb(count: float) -> str:
 
 
 def _by_layer(by_layer: tuple[int, ...], total: int, layers: int) -> tuple[int, ...]:
-    """Return the values by layer if there is one for each, else `total` in near-equal parts."""
+    """Return the values by layer if there is a value for each layer, else `total` in near-equal
+    parts."""
     if len(by_layer) == layers:
         return by_layer
     return tuple(total * (i + 1) // layers - total * i // layers for i in range(layers))

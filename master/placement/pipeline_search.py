@@ -26,8 +26,8 @@ MAX_RANKS = 32
 """Maximum ranks of a group; in larger groups the hops cost more than smaller shares save."""
 SEEDS = 64
 FEWEST_SEEDS = 8
-"""Number of members from which a search starts: `SEEDS` for groups of up to seven ranks, fewer for
-larger groups, but at least `FEWEST_SEEDS`."""
+"""Number of seeds, which are the members from which a search starts: `SEEDS` for groups of up to
+seven ranks, fewer for larger groups, but at least `FEWEST_SEEDS`."""
 POOL = 96
 """Candidates for a cycle: members with most memory, the fastest and the nearest to its seed."""
 CHAINS = 6
@@ -76,7 +76,7 @@ class SearchSpace:
     hop: Callable[[int, int], float] = field(init=False)
     """Seconds for one token's activations from one member to another, by number."""
     holds: Sequence[float] = field(init=False)
-    """Rough bytes that each member would read per token if its memory were full of layers."""
+    """About how many bytes each member would read per token if layers filled its memory."""
 
     def __post_init__(self) -> None:
         costs, between = self.costs, self.links.between

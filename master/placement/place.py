@@ -95,8 +95,8 @@ def single_costs(
 def alternatives(
     problem: PlacementProblem, chosen: int
 ) -> Iterator[tuple[int, Kind | None, Placement | Refusal]]:
-    """Yield each size and kind of group (None: one node) with its best placement now, or why there
-    is none.
+    """Yield each size and kind of group (None: a single node), with its best placement now or the
+    refusal.
 
     Sizes rise. Their number is bounded, so that the leader can send its heartbeat in time; the
     `chosen` size is among them.
@@ -132,7 +132,7 @@ def _of_size(problem: PlacementProblem, size: int, room: RoomOf) -> list[Placeme
 def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
     """Return the missing memory or slots (`Crowded`) on the node with the smallest shortage, among
     the nodes that could hold the model alone once they are empty. If no single node could, return
-    that of a group; None if no group could either.
+    what a group lacks; None if no group could hold the model either.
 
     If a node could hold the model but its memory is not measured yet, return the refusal that asks
     the client to wait for the measurement.
@@ -206,9 +206,9 @@ def _place_manual_split(problem: PlacementProblem) -> Verdict:
             return refused
         if len({copy.group_key for copy in order}) > 1:
             return _bad_layers(
-                "these nodes cannot form a group: they compute in different types (CPUs in 32 "
-                "bits, others as stored), have different files of the model, or use different "
-                "KV formats"
+                "these nodes cannot form a group: they compute in different number types (CPUs in "
+                "32 bits, others as stored), have different files of the model, or use "
+                "different KV formats"
             )
     first = 0
     for copy, count in zip(order, counts, strict=True):

@@ -140,7 +140,8 @@ def best_single(problem: PlacementProblem) -> Placement | None:
 
 
 def place_single(problem: PlacementProblem, copy: LocalCopy) -> Placement:
-    """Return the placement of the whole model on one node, without a check of its memory."""
+    """Return the placement of the whole model on one node, without checking whether it fits into
+    the node's memory."""
     whole = TimedOrder((), (0, copy.costs.layers), copy.token_s)
     return _place_in_order(problem, [copy], whole)
 
@@ -369,8 +370,9 @@ def _first_on_disk(copy: LocalCopy) -> int:
 
 
 def _farthest_on_disk(copy: LocalCopy, first: int, most: int, room: int) -> int:
-    """Return the farthest layer, up to `most`, to which a stage from layer `first` can extend. Its
-    layers must be on the node's disk and fit into `room`; `first` if there are none."""
+    """Return the end (exclusive, at most `most`) of the longest stage that can begin with layer
+    `first`. The stage's layers must be on the node's disk and fit into `room`. Return `first` if
+    not even one layer fits."""
     last = first
     while (
         last < most

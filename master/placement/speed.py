@@ -2,9 +2,9 @@
 
 Pure. A token of one stream reads every active weight once, so a stage takes its bytes divided by
 its node's bandwidth. A pipeline adds one hop per boundary between stages, and one for the token's
-way back. A tensor group adds two all-reduces per layer. A link counts as measured; without a
-measurement its cost is estimated. The predictions ignore the growth with the context and the
-savings of a batch: they serve only to compare placements.
+way back. A tensor group adds two all-reduces per layer. The measured cost of a link is used if
+there is one, else an estimate. The predictions only serve to compare placements. So they ignore
+that a longer context costs more and that a batch saves time.
 """
 
 from __future__ import annotations

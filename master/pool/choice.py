@@ -48,8 +48,8 @@ MOST_TRIED = 10
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """An instance that may be evicted, and when. The cost is 0 if the instance is already being
-    unloaded, or is a replica."""
+    """An instance that may be evicted, when, and at which cost. The cost is 0 if the instance is
+    already being unloaded, or is a replica."""
 
     copy: Copy
     yielding: Yielding

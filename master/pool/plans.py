@@ -119,7 +119,8 @@ class PlanBook:
         return tuple(plan.promise(state) for name, plan in self.plans.items() if name != model)
 
     def begin(self) -> None:
-        """Start to go through all claims again, most urgent first."""
+        """Begin a new round of decisions: forget all plans and refusals. The caller then goes
+        through all claims, most urgent first."""
         self.plans, self.refused = {}, {}
 
     def refuse(self, claim: Claim, why: str, *, in_vain: bool) -> None:

@@ -22,7 +22,7 @@ from master.pool.turns import Copy
 FAILED_PAUSE_S = 600.0
 """After a replica has failed, its model gets no other replica for this many seconds."""
 LONGEST_LOOK_S = 2.0
-"""A gap between two updates counts as at most this many seconds."""
+"""A longer time between two updates of a meter counts as this many seconds."""
 LIVING = ("placed", "ready")
 
 
@@ -162,7 +162,7 @@ def over(
     settings: PoolSettings,
 ) -> dict[InstanceId, str]:
     """Return the replicas that should end, with the reasons: replicas beyond the number in the
-    settings, and the newest replica of each model whose load is gone."""
+    settings, and the newest replica of each model that was nearly idle for long enough."""
     ending: dict[InstanceId, str] = {}
     stay: dict[ModelId, list[Instance]] = {}
     for instance in state.instances.values():

@@ -1,4 +1,5 @@
-"""Decides when an instance in memory is evicted for (yields to) a waiting claim.
+"""Decides when an instance in memory may be evicted for a waiting claim; it then yields to the
+claim.
 
 Pure. The minimum residency protects instances in use: an idle instance yields at once. An instance
 in use stays for its minimum residency. Then it yields to a claim whose standing is no worse than

@@ -1,8 +1,8 @@
 """The reason why each model waits, as text, with a bound on the time.
 
-Pure. The bound is a sum. It has the time that ageing takes. For each model ahead and for this one,
-it has a minimum residency, a load, and the time until memory is measured again. The time in which
-running answers finish is not included.
+Pure. The bound is a sum. The first term is the time that ageing takes. For each model ahead, and
+for the waiting model itself, it adds a minimum residency, a load, and the time until memory is
+measured again. The time in which running answers finish is not included.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def replicate(
 def as_it_stands(
     name: InstanceId, state: ClusterState, quiet: Collection[NodeId]
 ) -> Instance | None:
-    """Return the instance with this id; None if there is none. If no other instance of its model
-    answers, it is returned as an instance that is no replica."""
+    """Return the instance with this id; None if there is none. If it was added as a replica but no
+    other instance of its model answers, it is returned without the mark of a replica."""
     instance = state.instances.get(name)
     if instance is None or name in pool.replicas_in(state.instances.values(), quiet):
         return instance

@@ -130,7 +130,7 @@ def test_a_model_that_keeps_failing_waits_and_is_placed_again_or_is_given_up() -
     assert paused == InstanceFailed(instance=I, why=text, place_again=asked)
     given_up = ENDED.model_copy(update={"exit_code": 72})
     again = "after 60 s, or once the model's files have changed"
-    text = f"x (not retried; a request {again} loads it again)"
+    text = f"x (not retried; a request loads it again {again})"
     found = follow_up(ready(conditions=asked), given_up, loops, NOW)
     assert found == [InstanceFailed(instance=I, why=text)]
 
