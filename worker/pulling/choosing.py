@@ -1,10 +1,11 @@
 """Choose one quantisation among the GGUF files of a repository.
 
-Pure. If the model's name has a quantisation after a colon, that one is chosen, in upper or lower
-case. Without one, the memory of the node decides: the largest quantisation of at most 8 bits that
-fits is chosen. Its memory is estimated as in placement, with an assumed size of the KV cache. If
-none fits, the smallest is chosen; the exact estimate, from the file's header, may then refuse the
-pull. Projectors, adapters and importance matrices are no models.
+Pure. If the model's name has a quantisation after a colon, in upper or lower case, that
+quantisation is chosen. Without one, the memory of the node decides: the largest quantisation of at
+most 8 bits that fits is chosen. Its memory is estimated as in placement, with an assumed size of
+the KV cache. If none fits, the smallest is chosen; the exact estimate, from the file's header, may
+then refuse the pull. Projectors, adapters and importance matrices are not models, and are never
+chosen.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from worker.models.manifest import is_plain
 MEMORY_SHARE = 0.75
 """The share of a node's memory that models may use (`master.placement`)."""
 KV_BYTES = 1_100_000_000
-"""About the KV cache of 8,192 tokens in a model of 8 billion parameters."""
+"""The assumed size of the KV cache: about that of 8,192 tokens in a model of 8 billion
+parameters."""
 _NOT_MODELS = re.compile(r"(?i)(?:^|[-_./])(?:mmproj|imatrix|lora|adapter|ggml-vocab)(?=$|[-_.])")
 MOST_NAMED = 40
 
@@ -151,7 +153,9 @@ def _fits(offer: GgufOffer, most_bytes: int) -> bool:
 
 def _offer(paths: Sequence[str], sizes: Mapping[str, int]) -> GgufOffer:
     names = [path.rpartition("/")[2] for path in paths]
-    lacks = "" if weight_files(names) else lacking_parts(names) or f"{names[0]} is no whole file"
+    lacks = (
+        "" if weight_files(names) else lacking_parts(names) or f"{names[0]} is not a complete model"
+    )
     size_bytes = sum(sizes[path] for path in paths)
     return GgufOffer(quantization_in(paths[0]), tuple(paths), size_bytes, lacks)
 
@@ -168,7 +172,8 @@ def _is_tagged(offer: GgufOffer, tag: str) -> bool:
 
 
 def _plain(choice: GgufChoice) -> GgufChoice | NoChoice:
-    """Return the choice, unless its files cannot be stored under their names."""
+    """Return the choice; or a NoChoice if a file's name has characters that shoal does not
+    store."""
     for path in choice.offer.paths:
         name = path.rpartition("/")[2]
         if not is_plain(name):

@@ -51,7 +51,7 @@ SHOWN: tuple[ExpandModelProperty_T, ...] = (
 
 
 class _Bounded(httpx2.SyncByteStream):
-    """An answer that fails if it is too long or takes too long."""
+    """An HTTP answer whose reading fails if it is too long or takes too long."""
 
     def __init__(self, stream: httpx2.SyncByteStream) -> None:
         self._stream = stream
@@ -73,7 +73,8 @@ class _Bounded(httpx2.SyncByteStream):
 
 
 class _BoundedTransport(httpx2.HTTPTransport):
-    """Connections with limited answers. Lists are requested uncompressed."""
+    """A transport for HTTP whose answers are limited in size and time. It requests lists
+    uncompressed."""
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["accept-encoding"] = "identity"
@@ -116,7 +117,7 @@ def _client() -> httpx2.Client:
 
 
 class Hub:
-    """The hub of this process's environment."""
+    """The hub that the environment variables of this process name."""
 
     def __init__(self) -> None:
         set_client_factory(_client)

@@ -117,7 +117,7 @@ def listing_of(
     files if the model's name does not. Raises PullFailed if it cannot run here, or if the list is
     invalid."""
     if not _COMMIT.fullmatch(commit):
-        raise _unbelievable(f"the list has {commit[:60]!r} in place of a commit of {model}")
+        raise _unbelievable(f"{commit[:60]!r} is not a commit hash of {model}")
     if len(listed) > MAX_LISTED:
         raise _unbelievable(f"the list has {len(listed):,} files; the limit is {MAX_LISTED:,}")
     for file in listed:

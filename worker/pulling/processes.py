@@ -1,7 +1,7 @@
 """Talks to the pull processes: starts a process for each pull, reads its progress and ends it.
 
-A thread waits for each, so that the worker's loop never does. A process ends when its input ends,
-so none outlives its worker.
+A thread waits for each process, so that the worker's loop never waits. A process ends when its
+input ends, so none outlives its worker.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ ENDED_S = 30.0
 """The result of a pull is kept this long."""
 PUBLISH_S = 0.5
 REPEAT_S = 5.0
-"""Ended pulls are published this often, because other processes drop old readings."""
+"""Ended pulls are published again after this many seconds, because other processes drop old
+readings."""
 RESTARTED = "resumed after a restart of the node's worker"
 
 
@@ -40,7 +41,7 @@ class PullBoard:
 
     @property
     def is_recorded(self) -> bool:
-        """Return whether the disk has the pulls as they were last published."""
+        """Return whether the record on disk has the pulls as they were last published."""
         return self._record.is_current
 
     def live(self) -> list[Pull]:

@@ -94,7 +94,8 @@ class PullChanges:
         return self._thread.submit(delete_partial, self._models, question.model)
 
     def _pause(self, running: list[Pull], ended: list[Pull]) -> str:
-        """Pause the running pulls; return why there is none. A repeated call changes nothing."""
+        """Pause the running pulls. If none runs, return why nothing was paused. A repeated call
+        changes nothing."""
         for pull in running:
             pull.stop(self._downloads)
             pull.background = True

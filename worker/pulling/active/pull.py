@@ -1,4 +1,4 @@
-"""One pull of a worker, and questions about it that need no other part. Pure."""
+"""One pull of a worker, and the decisions about it that depend on nothing else. Pure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 AT_ONCE = 2
 """Concurrent pulls from a hub, and concurrent copies; others wait."""
 GIVER_S = 10.0
-"""Other nodes' cards may be this late: a copy waits this long for a node that offers it."""
+"""How long a pull that copies from another node waits for a node that offers the model, because
+other nodes' cards may arrive this late."""
 YIELDS_BYTES = 64 << 20
-"""A node that has fetched this much continues, even if another node has precedence."""
+"""A node that has fetched this many bytes of a model continues, even if another node has
+precedence."""
 
 
 @dataclass(slots=True)
@@ -49,7 +51,8 @@ class Pull:
 
     @property
     def needs_hub(self) -> bool:
-        """Return whether only a hub can provide it: it is pulled at a revision or by layers."""
+        """Return whether only a hub can provide the model, because a revision or only some layers
+        are pulled."""
         return bool(self.revision) or self.layers is not None
 
     @property
@@ -77,7 +80,8 @@ def background_pull(
 
 
 def why_no_giver(pull: Pull, now: float) -> str | None:
-    """Return why no other node offers the model; None while one still may."""
+    """Return the reason to stop waiting for a node that offers the model; None while one may still
+    offer it."""
     if not pull.no_copy and now - pull.asked_at <= GIVER_S:
         return None
     return pull.state.note or "no other connected node offers it"

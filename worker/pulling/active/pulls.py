@@ -1,10 +1,10 @@
 """Talks to the bus, to pull processes and to this node's fetches: decides about each pull.
 
 A pull lasts while one of its clients repeats the question, or until it ends if a client wants it in
-the background. A client that asks for a model already being pulled joins. A model that another node
-offers, or fetches (`claims`), is copied from there. A pull of a revision or of layers always comes
-from the hub. If all clients want a copy, no hub is contacted. If all clients hold the pull
-(`holds`), it reports its forecast and waits. The worker calls `Pulls.tick` and `looked`.
+the background. A client that asks for a model already being pulled joins that pull. A model that
+another node offers, or fetches (`claims`), is copied from there. A pull of a revision or of layers
+always comes from the hub. If all clients want a copy, no hub is contacted. If all clients hold the
+pull (`holds`), it reports its forecast and waits. The worker calls `Pulls.tick` and `looked`.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Pulls:
         return any(self._may_be_deleted(pull) for pull in self._board.live())
 
     def looked(self, came: Collection[ModelId], began_at: float) -> None:
-        """Record a scan of the disk, which began at `began_at`: the models `came`, which had
-        arrived before, must be among the models now."""
+        """Record a scan of the disk that began at `began_at`. The models `came` had arrived before
+        it. A pull of one of them has failed if the scan did not find the model."""
         self._scanned_at = began_at
         for pull in self._board.live():
             if not pull.came or pull.model not in came:
@@ -228,7 +228,8 @@ class Pulls:
             self._pull(pull)
 
     def _may_be_deleted(self, pull: Pull) -> bool:
-        """Return whether the last scan of the disk saw the model, but began before the pull."""
+        """Return whether the last scan of the disk found the model but began before this pull. The
+        model may have been deleted since."""
         return pull.model in self._here.cards and self._scanned_at <= pull.asked_at
 
     def _release(self, pull: Pull, process: PullProcess, now: float) -> None:

@@ -46,7 +46,7 @@ Recorded = tuple[RecordedPull, ...]
 
 
 class PullRecord:
-    """The record in `file`. `on_disk` is the content that the disk has."""
+    """The record in `file`. `on_disk` is the content of the file."""
 
     def __init__(self, file: Path, log: Log) -> None:
         self._file = file
@@ -59,11 +59,11 @@ class PullRecord:
 
     @property
     def is_current(self) -> bool:
-        """Return whether the disk has what `keep` was last given."""
+        """Return whether the file has the pulls that `keep` last got."""
         return self._writing is None and self._wanted == self.on_disk
 
     def has(self, model: ModelId) -> bool:
-        """Return whether the disk has a record of a running pull of this model."""
+        """Return whether the file records a running pull of this model."""
         return any(pull.model == model and pull.reason is None for pull in self.on_disk)
 
     def keep(self, pulls: Sequence[RecordedPull], now: float) -> None:

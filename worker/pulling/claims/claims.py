@@ -1,4 +1,5 @@
-"""A node's claims on the models that it will pull, and the pulls it waits for.
+"""A node's claims on the models that it will download, and the pulls of other nodes that it waits
+for.
 
 Pure: time arrives as `now`. A node publishes its claim, and waits `SETTLE_S` for other claims
 before it fetches. If readings arrive within half of that, exactly one node fetches, even if clocks
@@ -22,8 +23,9 @@ SETTLE_S = 0.3
 
 @dataclass(slots=True)
 class PullStanding:
-    """One pull in relation to other nodes: its `claim`, made at `claimed_at`, the node that it
-    `follows`, and why it `left` the previous one."""
+    """The standing of one pull among the pulls of other nodes. `claim` was made at `claimed_at`.
+    `follows` is the node whose download this pull waits for; `left` says why it gave up waiting for
+    the previous node."""
 
     claim: PullClaim | None = None
     claimed_at: float = 0.0

@@ -1,10 +1,10 @@
 """The pulls of other nodes, and the choice of the one to wait for.
 
-Pure: time arrives as `now`. A node that already fetches comes first, then the older claim, then the
-smaller node id. So all nodes that receive each other's claims choose the same node, and the chosen
-node does not wait. A node is no longer waited for if it is silent for `SILENT_S`, its pull makes no
-progress, or it has the model but does not offer it within `OFFERED_S`. A node that offers no
-weights is never waited for.
+Pure: time arrives as `now`. A node that already fetches has precedence, then the older claim, then
+the smaller node id. So all nodes that receive each other's claims choose the same node, and the
+chosen node does not wait. A node is no longer waited for if it is silent for `SILENT_S`, its pull
+makes no progress, or it has the model but does not offer it within `OFFERED_S`. A node that offers
+no weights is never waited for.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class OtherPulls:
         }
 
     def first(self, model: ModelId, hub: str, mine: PullClaim | None, now: float) -> NodeId | None:
-        """Return the node to wait for; None if this one has precedence or is alone. `mine` is this
-        node's claim; without a claim this node comes last."""
+        """Return the node to wait for; None if this node has precedence, or there is no pull to
+        wait for. `mine` is this node's claim; without a claim this node comes last."""
         claims = {
             node: claim
             for node, pulls in self._of.items()
@@ -87,7 +87,7 @@ class OtherPulls:
 
 
 def rank(node: NodeId, claim: PullClaim) -> Rank:
-    """Return the rank of a node's claim; the smallest precedes."""
+    """Return the sort key of a node's claim; the smallest key has precedence."""
     return not claim.fetches, claim.at_s, node
 
 
@@ -112,5 +112,5 @@ def _moved_at(state: PullState, before: _Other | None, now: float) -> float:
 
 
 def _mark(state: PullState) -> tuple[object, ...]:
-    """Return the values that change while a pull makes progress, or waits on purpose."""
+    """Return values that change whenever a pull makes progress, or reports why it waits."""
     return state.phase, state.done_bytes, state.note, state.claim

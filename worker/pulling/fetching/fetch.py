@@ -1,8 +1,9 @@
 """Talks to a hub and the disk: fetches the missing pieces of one listing, and verifies each whole
 file.
 
-Several threads each fetch one run of a file at a time; one hashes each file from its beginning as
-it grows; the caller's thread reports progress. `files` and `patience` decide.
+Several threads each fetch one run (a range of pieces of a file) at a time. Another thread hashes
+each file from its beginning as it grows, and the caller's thread reports progress. `files` and
+`patience` decide.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ class Fetch:
                     index, left = index + 1, left - length
 
     def _take(self, file: HubFile, index: int, content: bytes) -> bool:
-        """Store an arrived piece; return whether more of its file is wanted."""
+        """Store an arrived piece. Return whether further pieces of its file are wanted."""
         with self._changed:
             if self._end is not None:
                 return False

@@ -1,10 +1,12 @@
-"""Track the bytes of a pull's files: which are here, which to request next, and which are verified.
+"""Track the bytes of a pull's files: which have arrived, which to request next, and which are
+verified.
 
-Pure. A file is requested in runs of pieces; each piece is handed out once until it arrives or is
-put back. If a hub does not support ranges, one reader takes each whole file as it comes. Only the
-whole file's hash is known. A file with a wrong hash is discarded and fetched again, once; the
-second time the pull fails. Small files come first, each from its beginning. A file of which only
-some pieces are wanted has no known hash; it is complete when these pieces are here.
+Pure. A file is requested in runs (ranges of consecutive pieces). A piece is handed out to one
+reader; it is handed out again only after it was put back. If a hub does not support ranges, one
+reader takes each whole file as it comes. Only the whole file's hash is known. A file with a wrong
+hash is discarded and fetched again, once; the second time the pull fails. Small files come first,
+each from its beginning. A file of which only some pieces are wanted has no known hash; it is
+complete when these pieces are here.
 """
 
 from __future__ import annotations

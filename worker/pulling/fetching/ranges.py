@@ -23,7 +23,8 @@ from worker.pulling.listing import HubFile, PullFailed
 
 REDIRECTS = 6
 HEAD_BYTES = 2 << 20
-"""Bytes that one request for the beginning of a large file reads."""
+"""The number of bytes that one request reads when the beginning of a large file is read as a
+stream."""
 CHUNK_BYTES = 256 << 10
 TIMEOUT = httpx.Timeout(30.0, connect=15.0, pool=60.0)
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
@@ -55,7 +56,7 @@ class FileAnswer:
 
 
 class RangeReader:
-    """Reads files of one model from one hub; for several threads. `commit` is their commit."""
+    """Reads files of one model, at one `commit`, from one hub. Several threads may use it."""
 
     def __init__(
         self, model: ModelId, commit: str, hub: str, headers: Mapping[str, str], connections: int

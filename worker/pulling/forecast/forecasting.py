@@ -1,7 +1,8 @@
 """Talks to a hub and the disk: reads the configuration of a listed model, and forecasts its pull.
 Reads no weights.
 
-Unknown facts are noted in the forecast and are no error: the pull itself will find out.
+An unknown fact is noted in the forecast and is not an error, because the pull itself will find it
+out.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OpenFile = Callable[[HubFile], BinaryIO]
 @dataclass(frozen=True, slots=True)
 class Shelving:
     """How the pulling node stores and loads models: the folder, whether floating-point weights are
-    cast to 32 bits, and the default KV kind."""
+    cast to 32 bits, and the default format of the KV cache."""
 
     models: Path
     float32: bool
@@ -97,8 +98,8 @@ def _forecast(
 
 
 def _card(listing: HubListing, read: ReadFile, shelving: Shelving) -> tuple[ModelCard, str]:
-    """Return the card, and why it predicts no speed. Raises PullFailed, and the errors of
-    `listed_card`."""
+    """Return the card, and the reason if it cannot predict a speed ("" if it can). Raises
+    PullFailed, and the errors of `listed_card`."""
     files = {listed.path: listed for listed in listing.files}
 
     def read_json(name: str) -> object:

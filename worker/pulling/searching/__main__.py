@@ -19,7 +19,8 @@ from worker.pulling.listing import PullFailed
 from worker.pulling.searching.found import GGUF, MLX, SAFETENSORS, HubModel, found_models
 
 MORE = 2
-"""This many models are listed for each model wanted, because some of them cannot run on this node.
+"""The hub is asked for this many models per wanted model, because some of them cannot run on this
+node.
 """
 
 

@@ -1,7 +1,7 @@
 """Talks to search processes, for the gateways of this node: one process per question.
 
-A thread waits for each, so that the worker's loop never does; a process that takes too long is
-killed.
+A thread waits for each process, so that the worker's loop never waits. A process that takes too
+long is killed.
 """
 
 from __future__ import annotations
