@@ -115,8 +115,8 @@ def shelf(settings: Settings) -> Shelf:
 
 
 def _fast_synch(setting: str) -> bool | None:
-    """Return whether the operator switched Metal's fast synchronisation on, by the setting or by
-    the environment variable; None if neither is set."""
+    """Return whether the operator switched Metal's fast synchronisation on or off, by the setting
+    or by the environment variable; None if neither is set."""
     if setting != "card":
         return setting == "on"
     exported = os.environ.get(FAST_SYNCH)

@@ -1,9 +1,9 @@
 """Talks to a thread of its own: scans the model folders, one scan at a time.
 
-The worker's loop starts a scan and collects its result later, so a disk that does not respond
-delays only scans. A slow scan is followed by a longer pause: scanning takes at most a twentieth of
-a core. The thread also writes when each model was last used, and deletes the KV of deleted models
-and KV that was not used for long.
+The worker's loop starts a scan and collects its result later. So a disk that does not respond
+delays only the scans, not the loop. A slow scan is followed by a longer pause: scanning takes at
+most a twentieth of a core. The thread also writes when each model was last used, and deletes the KV
+of deleted models and KV that was not used for long.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ CLOSE_S = 2.0
 STUCK_S = 30.0
 """A scan of the disk that takes longer than this many seconds is logged."""
 SWEEP_S = 20.0
-"""KV files are looked through this often, so that those of a deleted model go within a minute."""
+"""Seconds between two searches for useless KV files, so that those of a deleted model are deleted
+within a minute."""
 MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
 """The most unlisted entries, and the most characters of their texts, in the node card and in the
 log. The count of all unlisted entries is reported as well."""
@@ -37,8 +38,8 @@ UNLOGGED = ("stray", "still_written", "being_pulled")
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The result of a scan that began at `began_at`, and the fetched or pulled models that had
-    arrived before it."""
+    """The result of a scan that began at `began_at`. `came` are the fetched or pulled models that
+    had arrived before the scan began."""
 
     seen: DiskLook
     came: frozenset[ModelId]
@@ -112,8 +113,8 @@ class Looks:
             self._done.put(result)
 
     def _sweep(self, seen: DiskLook) -> None:
-        """Delete the KV files that may not stay: of models that are gone from this disk, too old
-        ones, and those above the limit."""
+        """Delete the KV files of models that are no longer on this disk, KV files that are too old,
+        and KV files beyond the size limit."""
         limits = self._kv_files
         if limits is not None and monotonic() - self._swept_at >= SWEEP_S and limits.root.exists():
             self._swept_at = monotonic()
@@ -122,8 +123,8 @@ class Looks:
 
 
 class Notices:
-    """The notices about files and folders that are no models, each logged once. `entries` are those
-    to announce."""
+    """The notices about files and folders that are not models. Each is logged once. `entries` are
+    the notices to announce in the node card."""
 
     def __init__(self, log: Log) -> None:
         self.entries: tuple[PassedOver, ...] = ()

@@ -1,4 +1,4 @@
-"""Talks to the bus: composes the worker and announces its node.
+"""Talks to the bus: builds the parts of the worker, connects them, and announces the node.
 
 It joins the cluster and announces the models on the disk. It reconciles the slots whenever the
 cluster's state changes, and twice a second. Stopping a worker stops no runner.
@@ -270,7 +270,7 @@ class Worker:
         self._looks.begin(now, came, self._used)
 
     def _saw(self, looked: Looked) -> None:
-        """Apply the result of a scan, and announce the node."""
+        """Pass the result of a scan to the worker's parts, and announce the node."""
         self._models.take(looked.seen)
         self._notices.take(self._models.passed_over)
         self._downloads.looked(self._models, looked.came)
@@ -278,7 +278,8 @@ class Worker:
         self._announce()
 
     def _announce(self) -> None:
-        """Announce the node if its models or its GPUs changed, or if it is time."""
+        """Announce the node if its models or its GPUs changed, or if the regular announcement is
+        due."""
         addresses, passed_over = self._downloads.addresses, self._notices.entries
         now, ports, devices = self._reactor.now(), self._rdma.ports, self._rdma.devices
         models = tuple(self._with_use(card) for card in self._models.cards.values())
@@ -360,7 +361,7 @@ class Worker:
         if not self._repeats.is_measuring:
             self._speed.look(hellos, now)
         if self._repeats.look(hellos, now):
-            self._slots.stop_spares("the runner's BLAS is older than the last measurement")
+            self._slots.stop_spares("the runner's BLAS was chosen before the last measurement")
         self._downloads.tick(now)
         self._pulls.tick(now)
         self._searches.tick()

@@ -1,6 +1,6 @@
 """Choose the models to delete: least recently used first, until the fetched models fit.
 
-Pure. Never chooses a model that has a reason to stay, nor more than needed.
+Pure. Never chooses a model that has a reason to stay, and never more models than needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def in_order(holdings: Iterable[Holding]) -> list[Holding]:
 
 def plan(holdings: Iterable[Holding], limit_bytes: int) -> tuple[Holding, ...]:
     """Return the models to delete, in order, so that the fetched models take at most `limit_bytes`.
-    If too many models must stay, the rest takes more."""
+    If too many models must stay, the fetched models exceed the limit."""
     listed = tuple(holdings)
     over_bytes = fetched_bytes(listed) - limit_bytes
     going: list[Holding] = []

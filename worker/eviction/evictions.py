@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 PUBLISH_S = 30.0
 PARTS_S = 60.0
-"""Seconds within which a folder with only some layers of a model is deleted, or else kept. Such a
-folder needs no promise of another node."""
+"""A folder with only some layers of a model is deleted within this many seconds, or else kept. Its
+deletion needs no promise of another node."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,8 @@ class Evictions:
         client.hear(f"purge.asked.{node}", self._take_question)
 
     def tick(self, now: float) -> None:
-        """Start the next check or deletion if it is due, and apply finished work of the thread."""
+        """Start the next check or deletion if it is due, and act on what the thread has
+        finished."""
         while not self._news.empty():
             self._news.get()()
         self._rounds.tick(now)
@@ -169,8 +170,8 @@ class Evictions:
         self._grants.wish(holding.model, holding.digest, holding.keepers, now, content=content)
 
     def _judge(self, going: _Going) -> None:
-        """Act on the answers of the other nodes: delete the model if one of them granted that, keep
-        it if none did. Do nothing while answers are missing."""
+        """Act on the answers of the other nodes: delete the model if one of them granted the
+        deletion, keep the model if none did. Do nothing while answers are missing."""
         match self._grants.verdict:
             case Granted(node=node, until_at=until_at):
                 going.kept_by = node
@@ -280,8 +281,8 @@ class Evictions:
 
 
 def _judged(holding: Holding, refused: Mapping[str, str]) -> Holding:
-    """Return the model's entry. If its deletion was refused in this round, its `why` is the reason
-    of that refusal."""
+    """Return the model's entry in the report. If the model's deletion was refused in this round,
+    the entry's `why` is the reason of that refusal."""
     return (
         replace(holding, why=refused[holding.path])
         if not holding.why and holding.path in refused

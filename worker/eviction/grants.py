@@ -9,8 +9,8 @@ So the last copy is never deleted. For the last deletion on each node, consider 
 grant. The granting node then had a copy and no request of its own, so its own request and grant
 came later. From node to node these moments increase, so no node occurs twice, and one of them has
 deleted nothing. Lost, late, repeated or reordered messages do not matter, nor does a restart,
-because then the node has no request. The window limits the age of a grant by a node that is shut
-down meanwhile.
+because then the node has no request. The window limits how old a grant can be when it is used, in
+case the granting node was shut down since.
 """
 
 from __future__ import annotations

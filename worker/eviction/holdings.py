@@ -54,9 +54,9 @@ class Surroundings:
     """The facts that decide what may be deleted, apart from the models on this disk. `models` is
     this node's folder of models.
 
-    `others` are the cards of other nodes; `stores` are the nodes among them that keep everything.
-    `seated` are models whose runners still exist, `verifying` models that are being read.
-    `stay_reasons` maps folders to the reason on the disk why they stay.
+    `others` are the cards of other nodes; `stores` are those other nodes that keep everything.
+    `seated` are models whose runners still exist; `verifying` are models whose files are being
+    verified. `stay_reasons` maps folders to the reason on the disk why they stay.
     """
 
     models: str

@@ -93,7 +93,7 @@ class Knowledge:
 
     def unloaded(self) -> bool:
         """Return whether an instance of a model, or other work on a model, has ended since the last
-        call, its runners included."""
+        call, and its runners too."""
         seated = self._seated()
         instances = self._client.state.instances
         reads = {

@@ -1,8 +1,8 @@
 """Talks to macOS's `caffeinate`: keeps the machine awake while a runner has work.
 
 `caffeinate` runs from the first sign of work until a while after the last; it also ends with this
-process (`-w`). On other systems this module does nothing: their sleep settings decide, which `shoal
-doctor` checks.
+process (`-w`). On other systems this module does nothing. There the system's sleep settings decide,
+and `shoal doctor` checks them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class KeepAwake:
         return self._held is not None and self._held.poll() is None
 
     def look(self, hellos: Iterable[SlotHello], now: float) -> None:
-        """Start `caffeinate` if a running slot's last hello shows work; stop it `LINGER_S` after
-        the last work. A hello is the report that each runner sends to the worker."""
+        """Start `caffeinate` if the last hello of a running slot shows work, and stop `caffeinate`
+        `LINGER_S` after the last work. A hello is the report that each runner sends to the
+        worker."""
         if not self._command:
             return
         steps: dict[str, int] = {}

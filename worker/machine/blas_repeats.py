@@ -1,12 +1,13 @@
 """Talks to a child process: measures the BLAS libraries again while this node is idle.
 
-`shoal up` writes a file that says whether the last measurement had trouble. If so, the child
-measures again when the node has been idle for a while. The child runs only on cores that no other
-program wants, and it is killed when work arrives. Each further try waits longer. The next runners
-start with the new choice (`bus.process.zygote`).
+BLAS is the library for matrix products on the processor; shoal measures several and chooses one for
+its runners. `shoal up` writes a file that says whether the last measurement had trouble. If so, the
+child measures again when the node has been idle for a while. The child runs only on cores that no
+other program wants, and it is killed when work arrives. Each further try waits longer. The next
+runners start with the new choice (`bus.process.zygote`).
 
-The libraries that runners preload are in /tmp. Many systems delete old files there, so the files
-get a new date once an hour; the child replaces missing ones.
+The libraries that runners preload are in /tmp. Many systems delete old files there. So this module
+gives the files a new date once an hour, and the child replaces missing ones.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class RepeatTiming:
 
 @dataclass(frozen=True, slots=True)
 class RunnerBlas:
-    """The file of runners' variables, and whether the measurement behind it must be repeated."""
+    """The content of the file with the runners' environment variables, and whether its measurement
+    must be repeated."""
 
     variables: object = None
     repeats: bool = False
@@ -48,7 +50,8 @@ class RunnerBlas:
 
 
 def runner_blas(file: Path) -> RunnerBlas:
-    """Return the content of a file of runners' variables; nothing if it cannot be read."""
+    """Return the content of the file with the runners' environment variables; nothing if it cannot
+    be read."""
     with suppress(OSError, ValueError):
         content = cast(dict[str, Any], json.loads(file.read_bytes()))
         files = tuple(map(str, content.get("files", ())))

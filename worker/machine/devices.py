@@ -125,7 +125,8 @@ def intel_in(root: Path) -> tuple[Device, ...]:
 
 def llama_tags(output: str, devices: Sequence[Device]) -> tuple[str, ...]:
     """Return the tags of the GPU backends of a llama-server that prints `output` for
-    `--list-devices`, as far as there are such GPUs: `  CUDA0: NVIDIA ... (24080 MiB, ...)`."""
+    `--list-devices`. Backends without a GPU on this node are left out. A line of `output` begins
+    like `CUDA0: NVIDIA`."""
     vendors = {device.vendor for device in devices}
     listed = dict.fromkeys(match[1].lower() for match in _LISTED.finditer(output))
     there = [compute for compute in listed if COMPUTED_BY.get(compute) in vendors]
@@ -133,9 +134,10 @@ def llama_tags(output: str, devices: Sequence[Device]) -> tuple[str, ...]:
 
 
 class DeviceWatch:
-    """Reads the GPUs periodically, until it is closed. `devices` and `tags` (of llama-server's
-    GPU backends) are the latest result. `program` starts llama-server; only a program alone is
-    asked for its devices, because the library of the extra computes on the processor."""
+    """Reads the GPUs periodically, until it is closed. `devices` and `tags` (of llama-server's GPU
+    backends) are the latest result. `program` is the command that starts llama-server. It is asked
+    for its devices only if it is a single program, because the llama-server of the Python extra
+    computes on the processor."""
 
     def __init__(
         self,
@@ -157,14 +159,15 @@ class DeviceWatch:
         self._thread.start()
 
     def hurry_after(self, lives: Sequence[str]) -> None:
-        """Look at once, and often for a while, if the states of the runners have changed."""
+        """Read the GPUs at once, and often for a while, if the states of the runners (`lives`) have
+        changed."""
         if lives == self._lives:
             return
         self._lives, self._hurries_until = lives, monotonic() + HURRY_FOR_S
         self._wake.set()
 
     def close(self) -> None:
-        """Start no further look. A look that hangs is abandoned."""
+        """Stop reading the GPUs. A read that hangs is abandoned."""
         self._is_closed = True
         self._wake.set()
         self._thread.join(CLOSE_S)
@@ -188,8 +191,8 @@ class DeviceWatch:
 
 
 def steady(before: tuple[Device, ...], after: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Return the GPUs as they were announced if nothing but their free memory has changed, and that
-    little; else as they are."""
+    """Return the GPUs as they were announced (`before`) if only their free memory has changed, by
+    less than `STEADY_BYTES`; else as they are now (`after`)."""
 
     def still(old: Device, new: Device) -> bool:
         if old.free_bytes is None or new.free_bytes is None:
@@ -228,7 +231,8 @@ def _name(root: Path, card: Card, product: str | None) -> str:
 
 
 def _driver(root: Path, card: Card) -> str:
-    """Return the name of a card's driver, with its version if it has one of its own."""
+    """Return the name of a graphics card's driver, with the driver's version if the system states
+    it."""
     lines = (text_of(card.device / "uevent") or "").splitlines()
     names = (line.removeprefix("DRIVER=") for line in lines if line.startswith("DRIVER="))
     driver = next(names, "")

@@ -1,10 +1,10 @@
 """Talks to the machine's memory and a file: how many bytes per second its processor reads.
 
-Decoding reads all active weights for each token, so this figure predicts tokens per second. It is
-of one thread, because MLX decodes with one on a processor. The thread searches a buffer, larger
-than most caches, for a byte that is not there. The rate is by processor time, so that waits for a
-core do not count. The file is for a machine; all homes share it. A measurement that other programs
-disturbed is repeated while the node is idle.
+Decoding reads all active weights for each token, so this figure predicts tokens per second. The
+speed is that of one thread, because MLX decodes with one thread on a processor. The thread searches
+a buffer, larger than most caches, for a byte that is not there. The rate is in bytes per second of
+processor time, so that waits for a core do not lower it. The file is for a machine; all homes share
+it. A measurement that other programs disturbed is repeated while the node is idle.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from bus.wire.messages.control import SlotHello
 from worker.machine.awake import has_work
 
 BUFFER_BYTES, FREE_RATIO = 128 << 20, 4
-"""The free memory must be this multiple of the buffer; else nothing is measured."""
+"""The size of the searched buffer. Nothing is measured unless the free memory is at least
+`FREE_RATIO` times that size."""
 ROUNDS, ROUND_S = 4, 0.05
 WAITED, SPREAD = 0.05, 0.25
-"""A measurement is disturbed if its thread waited for this share of the time for a core, or if its
-rounds differ by this share."""
+"""A measurement is disturbed if its thread waited for a core for more than the share `WAITED` of
+the time. It is also disturbed if its rounds differ by more than the share `SPREAD`."""
 PAUSE_S, MOST_PAUSE_S = 60.0, 3_600.0
 """Seconds until a disturbed measurement is repeated; each pause is twice as long as the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSpeed:
-    """A measurement on the processor `chip`."""
+    """The measured speed of the memory on the processor `chip`."""
 
     bytes_per_s: float
     disturbed: bool
@@ -49,8 +50,8 @@ class ReadSpeed:
 
 
 class MemorySpeed:
-    """Measures the speed once for a machine. `bytes_per_s` is the result; 0: not measured yet, or
-    `file` is None, then it never is."""
+    """Measures the speed once for a machine. `bytes_per_s` is the result; it is 0 before the
+    measurement. If `file` is None, nothing is measured."""
 
     def __init__(
         self,
@@ -118,8 +119,9 @@ def judge(
     per_round: Sequence[float], waited: float, chip: str, before: ReadSpeed | None
 ) -> ReadSpeed:
     """Return a measurement from the bytes per second of each round. `waited`: the share of the time
-    for which the thread waited for a core. Disturbances only slow, so the higher of two disturbed
-    figures counts. Two digits count, so that equal machines have equal figures."""
+    for which the thread waited for a core. Disturbances can only lower the speed, so the higher of
+    two disturbed figures counts. The speed is rounded to two digits, so that equal machines have
+    equal figures."""
     middle = statistics.median(per_round)
     disturbed = waited > WAITED or max(per_round) - min(per_round) > SPREAD * middle
     digits = floor(log10(middle)) - 1
@@ -131,7 +133,7 @@ def judge(
 
 def rates() -> tuple[list[float], float]:
     """Return the bytes per second of each round, and the share of the time for which the thread
-    waited for a core. No rounds: there is too little free memory."""
+    waited for a core. The rounds are empty if there is too little free memory."""
     if psutil.virtual_memory().available < FREE_RATIO * BUFFER_BYTES:
         return [], 0.0
     search = ctypes.CDLL(None).memchr
@@ -160,7 +162,8 @@ def _read(search: Callable[..., object], address: int) -> tuple[float, float]:
 
 
 def read_speed(file: Path, chip: str) -> ReadSpeed | None:
-    """Return the measurement in a file; None without one, or if it is of another machine."""
+    """Return the measurement in a file; None if there is none, or if it was made on another
+    machine."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         facts = json.loads(file.read_bytes())
         speed = ReadSpeed(

@@ -1,4 +1,5 @@
-"""Talks to the operating system: facts about this node and its free memory."""
+"""Talks to the operating system: collects the facts about this node for its node card, and measures
+its free memory."""
 
 from __future__ import annotations
 
@@ -64,10 +65,10 @@ def machine_facts(
     devices: tuple[Device, ...] = (),
     llama_tags: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Return this node's card entries about its machine and its software, by field. `limit_bytes`
-    is the most memory that shoal may use; 0: all of the machine's. With llama-server, this node
-    also runs GGUF models: on its processor, and on GPUs by `llama_tags`. `devices`: its GPUs; a
-    Mac's is added."""
+    """Return the fields of this node's card that describe its machine and its software.
+    `limit_bytes` is the most memory that shoal may use; 0: all of the machine's. With llama-server,
+    this node also runs GGUF models: on its processor, and on GPUs by `llama_tags`. `devices`: its
+    GPUs; a Mac's is added."""
     version, _, tree = running_code().partition("/")
     return {
         "platform": f"{sys.platform}-{platform.machine()}",

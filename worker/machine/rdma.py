@@ -5,7 +5,8 @@ Pure: the function that runs tools is an argument. macOS names a device after it
 (`rdma_en2` of `en2`). `networksetup` names the interface after a receptacle (`Thunderbolt 2`).
 `system_profiler` lists the UUIDs of the Thunderbolt domains at both ends. Each node announces its
 ports' domains. Two ports are the ends of one cable if each lists the other's domain as its peer. A
-Mac behind a dock is no neighbour. If a tool is missing or fails, there is no RDMA.
+Mac that is connected through a dock does not count as a neighbour. If a tool is missing or fails,
+there is no RDMA.
 """
 
 from __future__ import annotations

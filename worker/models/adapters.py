@@ -88,8 +88,8 @@ def _places(folder: Path) -> list[Path]:
 
 
 def _read(folder: Path) -> tuple[AdapterCard, AdapterFiles]:
-    """Return the card of the adapter in `folder`, and the facts in its files. Raises BadAdapter,
-    OSError."""
+    """Return the card of the adapter in `folder`, and the facts that its files state. Raises
+    BadAdapter, OSError."""
     if not (folder / CONFIG_FILE).is_file():
         raise BadAdapter(f"{CONFIG_FILE} is missing")
     with open(folder / CONFIG_FILE, "rb") as file:

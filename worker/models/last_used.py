@@ -2,8 +2,9 @@
 file has the memory of the programs of `engines.toml`, in bytes.
 
 Times are seconds since 1970, rounded down to minutes, so that the node's announcements seldom
-change. If there are more than `MOST_MODELS` models, the least recently used are dropped. Their
-order decides and not their age: a clock that jumps ahead would make all other models old.
+change. If there are more than `MOST_MODELS` models, the least recently used are dropped. They are
+dropped by order of use and not by age, because a clock that jumps ahead would make all other models
+old.
 """
 
 from __future__ import annotations

@@ -162,8 +162,8 @@ def layer_kinds(text: Mapping[str, Any], layers: int) -> list[Kind]:
 
 
 def why_whole(family: str, text: Mapping[str, Any], layers: int) -> str:
-    """Return why KV must be stored as the model itself does: neither in reduced precision nor as a
-    window. The text follows a colon; it is empty if there is no such reason."""
+    """Return why KV must be stored as the model itself stores it: neither in reduced precision nor
+    as a window. The text is written to follow a colon; it is empty if there is no such reason."""
     if family in STATES_ONLY or "growing" not in layer_kinds(text, layers):
         return "the model's layers keep windows or states, not growing KV"
     if text.get("index_head_dim"):
@@ -175,8 +175,8 @@ def why_whole(family: str, text: Mapping[str, Any], layers: int) -> str:
 
 def kv_group(family: str, text: Mapping[str, Any], layers: int) -> tuple[int, str]:
     """Return how many values of the KV cache can share one scale if the cache is quantized, and "".
-    If the cache cannot be quantized, return 0 and the reason, which a message puts after a colon.
-    The runner finds reasons that only the weights show."""
+    If the cache cannot be quantized, return 0 and the reason, written to follow a colon. Some
+    reasons can only be seen in the weights; the runner finds those."""
     if why := why_whole(family, text, layers):
         return 0, why
     if text.get("kv_lora_rank"):

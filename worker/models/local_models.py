@@ -1,8 +1,8 @@
 """Talks to the disk: the models on this node, complete or in part.
 
 A partly fetched model stays in its staging folder, or in the folder of its pull, where the file
-`stage.json` lists the complete layers. If a model has several such folders, the last one to which
-layers came counts. An incomplete pull is reported as a model that is not listed.
+`stage.json` lists the complete layers. If a model has several such folders, the folder to which
+layers were added last counts. An incomplete pull is reported as a model that is not listed.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class DiskLook:
 
 
 class LocalModels:
-    """The models of the last accepted scan: `cards` of complete ones, `parts` of others. Incomplete
-    ones grow below `folder`. `load_s` maps models to the seconds of their last load. `engines_file`
-    has the programs that serve models, `environments` the folder of environments that they run in,
-    `engines_memory` their memory at earlier loads. `scan` may
-    run in another thread."""
+    """The models of the last accepted scan: `cards` describes complete models, `parts` partial
+    ones. Partial models grow below `folder`. `load_s` maps models to the seconds of their last
+    load. `engines_file` has the programs that serve models, `environments` the folder of
+    environments that they run in, `engines_memory` the memory that these programs used at earlier
+    loads. `scan` may run in another thread."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ def _note(stage: Path) -> Any:
 
 
 def _kept_ns(stage: Path) -> int:
-    """Return when layers last came to a partial model; 0 if it went meanwhile."""
+    """Return when layers were last added to a partial model; 0 if it was deleted meanwhile."""
     with contextlib.suppress(OSError):
         return (stage / STAGE_FILE).stat().st_mtime_ns
     return 0

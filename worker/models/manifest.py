@@ -1,10 +1,9 @@
 """The list of a model's files, and the checks of a list from another node.
 
-Pure. Only files that a model is loaded from belong to it: weights, configuration, tokenizer,
-template, card, adapters; never code. A GGUF file, or its parts, belong to a model without other
-weights.
-A path has at most two parts, three within `adapters/`, none hidden, so that no manifest can name a
-file outside its model's folder. The digest covers names, sizes and contents.
+Pure. A manifest lists only the files that a model is loaded from: weights, configuration,
+tokenizer, template, card and adapters, but never code. A GGUF file, or its parts, belong to a model
+without other weights. A path has at most two parts, three within `adapters/`, none hidden, so that
+no manifest can name a file outside its model's folder. The digest covers names, sizes and contents.
 """
 
 from __future__ import annotations
@@ -43,7 +42,8 @@ def is_plain(name: str) -> bool:
 
 def ggufs_of(paths: Collection[str]) -> tuple[str, ...]:
     """Return the GGUF file, or all its parts, from which a model with these files is loaded. Return
-    nothing if there is no such model, or if a name cannot safely be written elsewhere."""
+    nothing if there is no whole GGUF model, if there are safetensors, or if a name cannot safely be
+    written on another node."""
     if any(path.endswith(".safetensors") for path in paths):
         return ()
     files = weight_files(path for path in paths if "/" not in path)

@@ -251,7 +251,8 @@ def embedding_card(card: ModelCard, settings: EmbeddingModel) -> ModelCard:
 
 
 def _of_vectors(dimensions: int) -> dict[str, Any]:
-    """Return the card entries that all embedding models share."""
+    """Return the card entries that are the same for all embedding models, except for
+    `dimensions`."""
     return {
         "makes": "embedding",
         "dimensions": dimensions,
@@ -295,8 +296,8 @@ def fast_synch(notes: Notes, operator: bool | None) -> dict[str, Any]:
 
 
 def kv_notice(notes: Notes, card: ModelCard, wanted: KvKind) -> Unfit | None:
-    """Return the notice if KV stays in full precision although `card.toml` or the node's settings
-    ask otherwise."""
+    """Return a notice if the KV stays in full precision although `card.toml` or the node's settings
+    require another format; else None."""
     if card.kv == (notes.kv or wanted):
         return None
     where = f"card.toml: kv = {notes.kv}" if notes.kv else f"[runner] kv = {wanted}"

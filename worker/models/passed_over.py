@@ -1,8 +1,8 @@
 """The reasons why an entry of a model folder is not listed as a model, and what to do about it.
 
-Pure: it takes file names and returns texts. All texts about unlisted entries are in this module. A
-model's folder has `config.json`, a tokenizer, and weights named `model*.safetensors`, as MLX's
-loader requires; or one GGUF file or all its parts, for llama-server.
+Pure: it takes file names and returns texts. All texts for people about unlisted entries are in this
+module. A model's folder has `config.json`, a tokenizer, and weights named `model*.safetensors`, as
+MLX's loader requires; or one GGUF file or all its parts, for llama-server.
 """
 
 from __future__ import annotations

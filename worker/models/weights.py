@@ -330,7 +330,7 @@ def _origin(entry: Found) -> Origin:
 
 
 def _mark(entries: Entries) -> tuple[object, ...]:
-    """Return a mark that changes when one of the files changes from which the card is made."""
+    """Return a value that changes whenever one of the files from which the card is made changes."""
     named = {
         CONFIG,
         CARD_FILE,

@@ -26,8 +26,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class AssignSlot:
-    """Record that the runner in a waiting slot will get `task` (None: the runner belongs to no
-    instance)."""
+    """Record that the waiting runner in a slot will get `task`. None: the runner belongs to no
+    instance."""
 
     slot: str
     task: Task | None

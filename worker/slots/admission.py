@@ -32,12 +32,12 @@ class SlotTiming:
     A runner says hello within `first_report_s` of its start (`inventory_s` of the worker's start).
     It is killed after `silent_s` of silence (`silent_loading_s` while it loads), and suspect after
     a third of that. A runner that is not loaded in time leaves by itself, or is killed `ask_s`
-    later. A runner that must leave is first asked to. `ask_s` after its deadline it gets SIGTERM,
-    and `term_s` later SIGKILL, repeatedly (supervisord sends one after 5 s; this is the backup). A
-    rank waits `seat_s` for the addresses (seats) of its group's other ranks; its own seat may be
-    missing from the log for `stray_s` while it runs. A spare runner is started when no slot has
-    changed for `spare_s`, but not within `spare_again_s` of its last failure. While a slot changes,
-    supervisord is polled every `list_s`, otherwise every `list_steady_s`.
+    later. A runner that must leave is first asked to leave. `ask_s` after its deadline it gets
+    SIGTERM, and from `term_s` later on SIGKILL, repeatedly (a backup for supervisord's own SIGKILL
+    after 5 s). A rank waits `seat_s` for the addresses (seats) of its group's other ranks; its own
+    seat may be missing from the log for `stray_s` while it runs. A spare runner is started when no
+    slot has changed for `spare_s`, but not within `spare_again_s` of its last failure. While a slot
+    changes, supervisord is polled every `list_s`, otherwise every `list_steady_s`.
     """
 
     inventory_s: float = 3.0
@@ -70,8 +70,8 @@ class SlotTiming:
                 return None
 
     def is_suspect(self, life: Life, silent_s: float) -> bool:
-        """Return whether a runner has been silent for a third of the permitted time. Its stacks are
-        then recorded while it still exists."""
+        """Return whether a runner has been silent for a third of the permitted time. Its stack
+        traces are then recorded while the process still exists."""
         limit_s = self.silence_s(life)
         return limit_s is not None and silent_s >= limit_s / 3
 
@@ -129,8 +129,8 @@ def admitted(
     """Return None if the rank can start now, a list of fetches (maybe empty) if it must wait, or a
     refusal.
 
-    Memory is checked before a fetch begins and when the rank could start, not in between. The
-    memory of runners that are leaving will be free, so the decision waits for them.
+    Memory is checked before a fetch begins and when the rank could start, not in between. If
+    runners are leaving, the decision waits until their memory is free.
     """
     weights = supplied(instance, shard, here)
     if isinstance(weights, Refusal) or weights == []:
@@ -231,8 +231,8 @@ def vanished(instance: Instance, shard: Shard, here: NodeInventory) -> Refusal |
 
 
 def _still_coming(slot: Slot, here: NodeInventory) -> int:
-    """Return the bytes of weights that the slot's runner is loading into this machine's memory and
-    that are not there yet."""
+    """Return the bytes of weights that the slot's runner has yet to load into this machine's
+    memory."""
     if slot.life != "loading" or slot.hello is None:
         return 0
     if slot.task is not None and slot.task.instance in here.on_devices:

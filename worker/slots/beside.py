@@ -1,5 +1,5 @@
-"""Talks to the disk for the slots, in a thread of its own: stores measured figures of models, and
-deletes partial models of killed quantising runners.
+"""Talks to the disk for the slots, in a thread of its own. It stores how long models took to load
+and how fast they decode. It deletes the partial models that killed quantising runners left.
 
 Unfinished models are below `.quantizing` in the models folder, each in a folder locked by the
 process that writes it.
@@ -95,7 +95,7 @@ class SlotNotes:
 
 
 def stored_figures(file: Path) -> dict[ModelId, float]:
-    """Return the stored figures by model; empty if the file cannot be read."""
+    """Return the stored seconds or speeds by model; empty if the file cannot be read."""
     try:
         content: Any = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError):

@@ -1,9 +1,9 @@
 """Talks to the slots, and through `executor` to supervisord: the shell around `reconcile`.
 
-Only this module writes the slot table and the reports. supervisord is polled twice a second while a
-slot changes. After each change of the state, after each hello and twice a second, `reconcile`
-compares the slots with the state, and its actions are done. Stopping a worker stops no runner: the
-next worker finds them by their hellos.
+Only this module changes the slot table and the record of what was reported to the leader.
+supervisord is polled twice a second while a slot changes. After each change of the state, after
+each hello and twice a second, `reconcile` compares the slots with the state, and its actions are
+done. Stopping a worker stops no runner: the next worker finds them by their hellos.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class SlotControl:
             self.executor.send(identity_of(slot.name, slot.boot), command)
 
     def _run(self) -> tuple[RunnerReport, ...]:
-        """Return the worker's report about each runner with a model, or with a task."""
+        """Return the worker's report about each runner that has a task."""
         return tuple(
             slot_report(slot, self.client.state, self._reactor.now(), self._stacks.of(slot.pid))
             for slot in self.table.slots.values()
@@ -277,7 +277,10 @@ class SlotControl:
         Another event can arrive before the worker's next tick, so every function that judges
         silence calls this first."""
         if now - self._ticked_at > STALL_S:
-            self.log.warning("was away", seconds=round(now - self._ticked_at, 1))
+            self.log.warning(
+                "this worker stood still; ignoring the silence of its runners",
+                seconds=round(now - self._ticked_at, 1),
+            )
             self.table.forgive(now)
         self._ticked_at = now
 
@@ -290,7 +293,9 @@ class SlotControl:
         self._forgive_if_away(now)
         if not self._settled and is_settled(self.table, self._began_at, now, self.timing):
             self._settled = True
-            self.log.info("took stock", slots=len(self.table.slots))
+            self.log.info(
+                "the running slots have reported, or had time to", slots=len(self.table.slots)
+            )
             self.notes.sweep()
             for action in silent_ones(self.table):
                 self._do(action, now)

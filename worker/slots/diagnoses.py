@@ -1,11 +1,11 @@
-"""Talks to telemetry: gets the stacks of silent runners. Also tracks, purely, the open questions
-about runners: who asked, and until when.
+"""Talks to telemetry: gets the stack traces of silent runners. The pure class `OpenQuestions`
+tracks who asked a question about a runner, and until when an answer is awaited.
 
 A runner that finds itself stuck reports its own stacks before it leaves.
 
-A runner's answer goes to everybody who asked the same question; after the timeout an asker gets an
-error. A runner is examined once per silence. The last result is kept until its process ends, and
-goes into its last report.
+A runner's answer goes to all clients that asked the same question; after the timeout a client gets
+an error. A runner is examined once per silence. The last result is kept until the runner's process
+ends, and goes into the last report about it.
 """
 
 from __future__ import annotations

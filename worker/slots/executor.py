@@ -50,14 +50,14 @@ class Executor:
         return self.link.send(peer, self.client.write(message))
 
     def send_places(self, places: ProposerPlaces, slots: Mapping[str, Slot], now: float) -> None:
-        """Tell lead runners where their draft models are ready, if that is news."""
+        """Tell lead runners where their draft models are ready, if they do not know it yet."""
         for slot, place in places.news(slots, now):
             if not self._say(slot, place):
                 places.forget(slot.name)
 
     def do(self, action: Action, slots: Mapping[str, Slot], now: float) -> Sequence[Noted]:
-        """Do one action and return what to note: the action if it was done, or the reported fact if
-        supervisord refused the action or a rank got no address (seat)."""
+        """Do one action. Return what the caller must note: the action if it was done, or the fact
+        that was reported if supervisord refused the action or a rank got no address (seat)."""
         try:
             return self._act(action, slots, now)
         except Unavailable as error:
@@ -123,9 +123,9 @@ class Executor:
         return [action] if self.processes.start(action.slot) else []
 
     def _mixing(self, task: Task | None) -> list[Tell]:
-        """If the installed code is not the code of this worker, report that the task is refused,
-        and return the report: its runner would run code of another version. Otherwise return
-        nothing."""
+        """If the installed code is not the code of this worker, a new runner would run another
+        version. Then report to the leader that the task is refused, and return that report.
+        Otherwise return an empty list."""
         if task is None or (installed := installed_code()) == running_code():
             return []
         return [self._tell(refused(task, self.client.speaker.node, _mixed(installed)))]

@@ -1,8 +1,8 @@
 """The facts that the worker reports about its runners, each once.
 
 Pure. A runner that exits while its instance drains is reported as unloaded; any other exit is
-reported as ended. The fact says how: the worker's own reason, the runner's last message, or its
-exit code and the end of its log.
+reported as ended. The fact says how the runner ended: the worker's reason for ending it, the
+runner's last message, or its exit code and the end of its log.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from worker.slots.table import Gone, Slot
 
 @dataclass(slots=True)
 class Reported:
-    """Reports already made about each task: `ready` by boot, `left` with the time (of tasks that
-    ended, unloaded or were refused), `seated` for ranks of groups whose address was announced.
+    """The reports that were already made about each task. `ready` has the boots of runners reported
+    as ready. `left` has the time of tasks that ended, unloaded or were refused. `seated` has the
+    ranks of groups whose address was announced.
 
     `spare_failed_at` is the last time that a spare runner ended by itself or could not be started.
     """
@@ -63,7 +64,7 @@ def exit_fact(
     """Return the facts to report when a slot's process has ended. `words` are the end of its log,
     if any.
 
-    A draining runner that left by itself or was stopped has unloaded; any other has ended.
+    If the runner's instance drains, the fact is `runner_unloaded`; otherwise it is `runner_ended`.
     """
     task = gone.slot.task
     if task is None or task in reported.left:
@@ -78,8 +79,8 @@ def exit_fact(
 
 
 def slot_report(slot: Slot, state: ClusterState, now: float, stacks: bytes) -> RunnerReport:
-    """Return the worker's own report about a runner, made without a question to the runner.
-    `stacks` are the runner's stack traces; empty: unknown."""
+    """Return the worker's own report about a runner, from what the worker knows without asking the
+    runner. `stacks` are the runner's stack traces; empty: unknown."""
     task, hello = slot.task, slot.hello
     instance = state.instances.get(task.instance) if task is not None else None
     return RunnerReport(

@@ -28,7 +28,8 @@ reports each second."""
 
 
 class RunnerWaits:
-    """Measures how long runners waited for a CPU core while a report or a load was due."""
+    """Measures how long runners had to wait for a CPU core while the worker waited for their report
+    or load."""
 
     def __init__(self) -> None:
         self._watched: dict[int, LostTime] = {}

@@ -4,7 +4,7 @@ Pure and level-based: it compares the current state with the current slots, so a
 repeated message delays one reconciliation and nothing else. Running runners are adopted, never
 restarted. Nothing is started before the inventory is complete. A generation (attempt to load an
 instance) is started once: when its runner ends, that is reported, and only the leader opens
-another. Stopping escalates: ask, wait, SIGTERM (supervisord follows with SIGKILL after 5 s),
+another. A runner is stopped in steps: ask, wait, SIGTERM (supervisord sends SIGKILL after 5 s),
 SIGKILL. Missing weights are fetched before anything is started, and no rank starts while another's
 node lacks them; a failed fetch affects only the tasks that wait for it. With `spare`, one runner
 waits without a task, so that the next task need not import libraries first.
@@ -43,8 +43,8 @@ def is_settled(table: SlotTable, began_at: float, now: float, timing: SlotTiming
 
 
 def silent_ones(table: SlotTable) -> list[KillSlot]:
-    """Return kill actions for processes that did not report to this new worker: they belong to no
-    instance."""
+    """Return actions that kill the processes which did not report to this new worker; their
+    instance is unknown."""
     return [
         KillSlot(slot.name, "did not report to the new worker")
         for slot in table.slots.values()
@@ -378,8 +378,8 @@ def _unneeded(
 
 
 def _again(task: Task, here: NodeInventory, reported: Reported) -> list[Action]:
-    """Report again that a draining task without a process has left: the previous leader may have
-    died."""
+    """Report again that a draining task without a process has left, because the previous leader may
+    have died before it wrote that to the log."""
     retell_s = here.timing.retell_s
     if here.now - reported.left.get(task, -retell_s) < retell_s:
         return []

@@ -31,7 +31,7 @@ from worker.slots.table import Slot
 
 @dataclass(frozen=True, slots=True)
 class RunnerDefaults:
-    """The settings that are the same in every `RunnerSpec` of this node."""
+    """The values that are the same in every `RunnerSpec` of this node."""
 
     max_rows: int
     max_waiting: int
@@ -112,8 +112,9 @@ class RankSeats:
         return RankSeated(instance=task.instance, generation=task.generation, seat=seat)
 
     def _device_row(self, action: SeatRank) -> tuple[str, ...]:
-        """Return a JACCL rank's row of the device matrix, "" for itself; () for a ring. Raises
-        CannotSeat if a device is missing (its port went down after the placement)."""
+        """Return a rank's row of JACCL's device matrix, with "" for the rank itself; () if the
+        group is a ring. Raises CannotSeat if a device is missing, because its port went down after
+        the placement."""
         if action.instance.collectives != "jaccl":
             return ()
         row = device_row(action.nodes, self.node, self.devices())
@@ -199,7 +200,8 @@ class ProposerPlaces:
         self._sent: dict[str, tuple[Boot, ProposerPlace]] = {}
 
     def news(self, slots: Mapping[str, Slot], now: float) -> list[tuple[Slot, ProposerPlace]]:
-        """Return the places to send, by slot. They count as sent, unless `forget` follows."""
+        """Return the places (of draft models) to send now, by slot. They count as sent unless
+        `forget` is called afterwards."""
         news: list[tuple[Slot, ProposerPlace]] = []
         for name, slot in slots.items():
             instance = self._led(slot)

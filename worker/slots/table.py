@@ -1,8 +1,9 @@
-"""The state of each runner slot, with a table of its transitions, and the runner's last message.
+"""The state of each runner slot, the table of the transitions between states, and the last message
+of the slot's runner.
 
 Pure: time arrives as `now`. supervisord lists slots with a process (`listed`), runners say what
-they are (`heard`, `ended`), and the worker notes its actions (`note`). A slot's `task` is what its
-runner is, or will become.
+they are (`heard`, `ended`), and the worker notes its actions (`note`). A slot's `task` is the task
+that its runner has or will get.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ LEAVING: frozenset[Life] = frozenset({"draining", "stopping", "killed"})
 """States of a runner that is ending, whose memory will be free."""
 
 FORWARD: Mapping[Life, int] = {life: place for place, life in enumerate(AFTER)}
-"""A runner passes through its states in one direction, that of `AFTER`. So a late hello with an
-earlier state is ignored."""
+"""A runner passes through its states in one direction, in the order of the keys of `AFTER`. So a
+late hello with an earlier state is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,7 @@ class SlotTable:
         return gone
 
     def ended(self, word: SlotEnded) -> None:
-        """Store a runner's last message until its process has ended."""
+        """Store the message with which a runner says that it ends, until its process has ended."""
         slot = self.slots.get(word.slot)
         if slot is not None and slot.boot in (None, word.boot):
             self.slots[word.slot] = replace(slot, last_word=word)

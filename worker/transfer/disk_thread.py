@@ -1,4 +1,4 @@
-"""Talks to a separate thread, in which slow disk work runs, one job at a time.
+"""Talks to a separate thread of this process, which runs slow disk work, one job at a time.
 
 The result or exception of a job is delivered in the thread of the event loop. Closing interrupts
 the running job and drops the others; nothing is delivered afterwards.

@@ -32,8 +32,8 @@ from worker.transfer.pieces import Piece, Pieces, Staged, piece_at
 from worker.transfer.source import MAX_BAD, AskSource, Source, SourcePool, StoreAddress
 
 CHOICE_S = 2.0
-"""If a staging folder exists, the time to wait for a source of its content before other content is
-chosen."""
+"""If a staging folder exists, how many seconds to wait for a source with the same content before
+other content is chosen."""
 STALL_S = 45.0
 RATE_S = 5.0
 
@@ -148,7 +148,7 @@ class Download:
         source = self.sources.at(address)
         if source is None or self.over or source.life in ("new", "resting"):
             return []
-        self._put_back(source.rest(now, "went away"))
+        self._put_back(source.rest(now, "lost the connection"))
         return self._next(now)
 
     def connected(self, address: StoreAddress, now: float) -> list[DownloadAction]:
@@ -186,7 +186,7 @@ class Download:
             self._lies.add(digest)
             for source in self.sources:
                 if source.life == "serving":
-                    self._put_back(source.leave(now, f"sent contradictory content for {path}"))
+                    self._put_back(source.leave(now, f"sent contradictory hashes for {path}"))
             return self._next(now)
         if bad:
             self._moved_at = now
@@ -244,7 +244,7 @@ class Download:
         if source.life == "serving":
             return
         lies = manifest.digest in self._lies
-        problem = "it contradicts itself" if lies else problem_of(manifest, self.model)
+        problem = "its hashes contradict each other" if lies else problem_of(manifest, self.model)
         if problem is not None:
             why = f"sent an invalid manifest: {problem}"
             self._put_back(source.leave(now, why))

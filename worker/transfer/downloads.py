@@ -87,8 +87,8 @@ class _Readings:
 
 class Downloads:
     """The worker's interface to the weights thread: it fetches this node's models from other nodes,
-    and serves them. `now` of the loop is passed in. `thread` and `sources` are also used by the
-    copies of KV."""
+    and serves them. The copying of KV (`worker.transfer.kv_moves`) also uses `thread` and
+    `sources`."""
 
     def __init__(self, client: BusClient, settings: WeightsSettings) -> None:
         self._reactor = client.reactor
@@ -214,7 +214,7 @@ class Downloads:
         }
 
     def came(self) -> list[ModelId]:
-        """Return the models that have arrived and that no scan of the disk has covered yet."""
+        """Return the models that have arrived, but that no scan of the disk has covered since."""
         return [
             model
             for model, news in self._news().items()

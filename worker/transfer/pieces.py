@@ -2,8 +2,8 @@
 
 Pure. A piece counts only if its SHA-256 is the manifest's. Small files come first, each file from
 its beginning; failed requests are repeated before new ones. If only some layers are wanted, the
-first piece of each safetensors file says which others are needed. Nothing else of those files is
-requested until all first pieces have arrived.
+first piece of each safetensors file says which other pieces are needed. Nothing else of those files
+is requested until all first pieces have arrived.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ class Pieces:
         return None
 
     def _lacks(self, path: str, start: int) -> int | None:
-        """Return the first wanted and missing piece of a file from `start` on, or None."""
+        """Return the first piece of a file, from number `start` on, that is wanted and missing; or
+        None."""
         have, wanted = self._have[path], self._wanted[path]
         index = have.find(0, start)
         while index >= 0 and not wanted[index]:

@@ -1,8 +1,8 @@
 """The sources of one download: their states, their windows of open requests, and their failures.
 
 Pure: time arrives as `now`. The window of open pieces grows by one with each fast answer and halves
-with a slow one (additive increase, multiplicative decrease). So a slow link is not asked for more
-than it can bring in time.
+with a slow one (additive increase, multiplicative decrease). So a source on a slow link is not
+asked for more pieces than the link can carry in time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ QUICK_S, SLOW_S = 2.0, 5.0
 MAX_LATE = 3
 MAX_BAD = 3
 MAX_MANIFESTS = 8
-"""A source that was asked for its manifest this often, without sending anything new, is dropped."""
+"""A source that was asked for its manifest this many times without sending anything new is
+dropped."""
 
 Life = Literal["new", "asked", "hashing", "offered", "serving", "resting", "out"]
 Due = Literal["ask", "rest", "leave"]
@@ -120,7 +121,7 @@ class Source:
                 self.why = f"made no progress hashing its files for {HASHING_S:g} s"
                 return "rest"
             case "serving" if self.late >= MAX_LATE:
-                self.why = f"did not answer {self.late} pieces in a row within {PIECE_S:g} s each"
+                self.why = f"did not send {self.late} pieces in a row within {PIECE_S:g} s each"
                 return "rest"
             case "resting" if self.manifests >= MAX_MANIFESTS:
                 return "leave"

@@ -1,8 +1,7 @@
 """The nodes that have a model, according to their node cards, and the addresses at which they serve
 its files.
 
-Pure: time arrives as `now`. The rules for cards are those of
-`bus.membership.card_book`.
+Pure: time arrives as `now`. `bus.membership.card_book` has the rules for which cards count.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Sources:
         self, model: ModelId, now: float, *, preferred: bool = False
     ) -> list[StoreAddress]:
         """Return the addresses from which the model can be fetched, by node; each node's best
-        first. `preferred`: only nodes that keep everything, if one of those has it."""
+        first. `preferred`: return only nodes that keep everything, if such a node has the model."""
         living, keeping = self.living(now), self.keeping_all(now)
         having = {n for n, card in living.items() if any(m.model == model for m in card.models)}
         first = having & keeping if preferred else frozenset[NodeId]()

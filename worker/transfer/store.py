@@ -1,9 +1,10 @@
 """Talks to other nodes' workers: serves the files of this node's models.
 
-The store is a ROUTER. A model's files are hashed once, in a separate thread. Clients get the
-progress meanwhile, and the manifest at the end. Pieces are read from the disk a few at a time, for
-one client after the other. So the loop is never blocked, and no client waits until another has all
-of its pieces. An answer that cannot be sent at once is dropped: the client asks again.
+The store is a ROUTER. A model's files are hashed once, in a separate thread. While a model is
+hashed, clients get the progress; at the end they get the manifest. Pieces are read from the disk a
+few at a time, for one client after the other. So the loop is never blocked, and no client waits
+until another has all of its pieces. An answer that cannot be sent at once is dropped: the client
+asks again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from worker.transfer.rate_limit import RateLimit
 
 MAX_ASK_BYTES = 40 << 10
 MAX_OPEN = 16
-"""The most pieces that one asker may wait for at a time. Downloads ask for fewer."""
+"""The most pieces that one client may wait for at a time. Downloads request fewer."""
 SLICE = 4
 """The number of pieces that the store reads before the loop handles other events."""
 PENDING_S = 1.0
@@ -158,7 +159,7 @@ class Store:
                 )
 
     def send(self, asker: bytes, message: Message, *content: bytes) -> None:
-        """Send an answer; it is dropped if the asker reads too slowly."""
+        """Send an answer; it is dropped if the client reads too slowly."""
         self._link.send(asker, self._pack(message), *content)
 
     # --- manifests ---

@@ -2,7 +2,7 @@
 
 A model that shoal fetched has a recorded hash per file; in a Hugging Face cache the names of the
 blobs are the hashes. A model that a person added has none. Then every byte is read and the headers
-of its weights are checked, which finds a failing disk and a truncated file, but no flipped bit.
+of its weights are checked. This finds a failing disk and a truncated file, but not a flipped bit.
 """
 
 from __future__ import annotations

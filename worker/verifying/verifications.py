@@ -1,7 +1,8 @@
 """Talks to the bus and to a thread: verifies models of one node, one at a time.
 
 A verification lasts while one of its clients repeats the question; a client that asks for a model
-already being verified joins. The worker calls `tick`; the state of each is published.
+already being verified joins that verification. The worker calls `tick`; the state of each is
+published.
 """
 
 from __future__ import annotations

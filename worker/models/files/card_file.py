@@ -1,5 +1,5 @@
-"""Talks to the disk: reads a model's `card.toml`. The notice about an invalid one has the names
-that the file gives its model. `bus.models.cards` defines the contents of a card.
+"""Talks to the disk: reads a model's `card.toml`. If a file is invalid, a notice about it says so,
+with the aliases that the file gives its model. `bus.models.cards` defines the contents of a card.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _QUOTED = re.compile(r"""["']([^"'\n]*)["']""")
 
 
 def notes_in(folder: Path) -> tuple[Notes, float, Unfit | None]:
-    """Return the content of `card.toml`, when it was written, and the notice if it is invalid: it
-    then counts as missing. Raises OSError."""
+    """Return the content of `card.toml`, the time when it was written, and None. An invalid file
+    counts as missing; then the third value is a notice about it. Raises OSError."""
     try:
         with open(folder / CARD_FILE, "rb") as file:
             data, written_s = file.read(CARD_BYTES + 1), os.fstat(file.fileno()).st_mtime

@@ -35,21 +35,23 @@ from worker.models.passed_over import (
 )
 
 FILES_RATIO, UNMEASURED_BYTES = 1.3, 2_000_000_000
-"""The memory of a program that was never loaded: the size of its model's files times the first; if
-it has no folder of files, the second."""
+"""The assumed memory of a program that was never loaded: `FILES_RATIO` times the size of its
+model's files, or `UNMEASURED_BYTES` if the program names no folder of files."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnginesLook:
-    """The programs as models, and the notices about other programs."""
+    """The programs of `engines.toml` as models, and the notices about programs that cannot be
+    used."""
 
     cards: tuple[ModelCard, ...] = ()
     notices: tuple[PassedOver, ...] = ()
 
 
 class CommandEngines:
-    """The programs of `file`, which is read again when it changes; None: no file. `environments`:
-    the folder of the environments that they may run in."""
+    """The programs of `engines.toml` (`file`; None: there is none), which is read again when it
+    changes. `environments`: the folder of the environments of packages that the programs may run
+    in."""
 
     def __init__(self, file: Path | None, environments: Path | None = None) -> None:
         self._file = file
@@ -62,9 +64,9 @@ class CommandEngines:
     def look(
         self, models: Mapping[ModelId, ModelCard], measured: Mapping[ModelId, int]
     ) -> EnginesLook:
-        """Return the programs as models. A name of one of `models`, which have files, is taken.
-        `measured` is the memory of programs that were loaded before, in bytes; it does not count
-        for a program on GPUs, whose memory there shoal does not measure."""
+        """Return the programs as models. A program cannot have the name of one of `models`, which
+        have files. `measured` is the memory of programs that were loaded before, in bytes; it does
+        not count for a program on GPUs, whose memory there shoal does not measure."""
         if self._file is None:
             return EnginesLook()
         self._read(self._file)

@@ -21,8 +21,8 @@ DRAFTER_KEYS = ("draft_model", "mtp_folder", "mtp_depth")
 def with_draft(
     card: ModelCard, cards: Mapping[ModelId, ModelCard]
 ) -> tuple[ModelCard, Unfit | None] | None:
-    """Return the card with the path and sizes of its draft model, and the notice about a useless
-    key. Return None if the card names neither a draft model nor a drafter."""
+    """Return the card with the path and sizes of its draft model, and a notice if a key of the card
+    has no effect. Return None if the card names neither a draft model nor a drafter."""
     if not _is_mlx_text(card):
         keys = [key for key in DRAFTER_KEYS if key in card.noted]
         if not keys and card.speculate in (None, "auto", "off"):
@@ -46,7 +46,7 @@ def with_draft(
     if draft is None:
         text = (
             f"card.toml: the draft model {name} is not on this node; it drafts only while it is "
-            "loaded on another one"
+            "loaded on another node"
         )
     remedy = f"`shoal pull {name}` on this node, or remove draft_model"
     missing = DraftWeights(model=name, why_not=f"the draft model {name} cannot be used: {why_not}")

@@ -45,8 +45,8 @@ class GrowingFiles:
         return False
 
     def noted(self, name: str) -> bytes:
-        """Return the record that `begin` would read, without creating anything; empty if `begin`
-        would create the file and its record. Raises OSError."""
+        """Return the record of a file's pieces without creating anything; empty if the file or its
+        record is missing or has a wrong size. Raises OSError."""
         has_notes = self.fits(name) and not self.path(name).is_symlink()
         return self._note(name).read_bytes() if has_notes else b""
 

@@ -26,8 +26,8 @@ WEIGHTS = ".safetensors"
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The bytes in memory of a head's tensors: `stored` with copies of the model's embedding and
-    projection, which are not read; `loaded` without them."""
+    """The bytes of a head's tensors. `stored` includes the copies of the model's embedding and
+    projection among them. `loaded` excludes these copies, because they are not read into memory."""
 
     stored: int = 0
     loaded: int = 0
@@ -49,7 +49,7 @@ def with_head(
     if not (notes.mtp_folder or notes.mtp_depth or notes.speculate == "mtp"):
         return card, None
     if notes.draft_model is not None:
-        why = "the card names a draft model, and a runner has one drafter"
+        why = "the card names a draft model too, and a runner can use only one drafter"
         return card, _notice(why, "remove draft_model, or the keys of the MTP head")
     folder = Path(card.path, notes.mtp_folder)
     size = _head_in(folder, card.layers, float32=float32)
@@ -61,7 +61,7 @@ def with_head(
         update = {"path": str(folder), "weights_bytes": size, "kv_bytes_per_token": kv_bytes}
         return card.model_copy(update={"draft": draft.model_copy(update=update)}), None
     draft = draft.model_copy(update={"why_not": f"the MTP head cannot be used: {size}"})
-    remedy = "put its weights there, name their folder by mtp_folder, or remove the key"
+    remedy = "put the head's weights there, set mtp_folder to their folder, or remove the key"
     return card.model_copy(update={"draft": draft}), _notice(size, remedy)
 
 

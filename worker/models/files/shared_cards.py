@@ -20,8 +20,8 @@ ALL_SAID_BYTES = 256 << 10
 def reconciled(
     cards: Mapping[ModelId, ModelCard],
 ) -> tuple[dict[ModelId, ModelCard], list[tuple[ModelId, Unfit]]]:
-    """Return the cards without the names that another model already has, and without the settings
-    that exceed the size limit. Also return notices about both, and about draft models and
+    """Return the cards without aliases that another model already has, and without the settings
+    that exceed the size limit. Also return notices about both cases, and about draft models and
     drafters that cannot be used. Models are processed in the order of their names."""
     accepted: dict[ModelId, ModelCard] = {}
     notices: list[tuple[ModelId, Unfit]] = []
