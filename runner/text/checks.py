@@ -52,9 +52,9 @@ def behind_history(
 
 
 def behind(history: Sequence[int], tokens: list[int], begins: int | None) -> list[int]:
-    """Return the history plus the tokens. A first token `begins` (beginning of sequence) is
-    dropped, because the history already has one. If `begins` occurs again in the tokens, the
-    template begins every turn with it, so it is kept."""
+    """Return the history plus the tokens. If `tokens` begins with the beginning-of-sequence token
+    `begins`, that token is dropped, because the history already has it. But if `begins` occurs
+    again in the tokens, the template begins every turn with it, so it stays."""
     if history and tokens[:1] == [begins] and begins not in tokens[1:]:
         return [*history, *tokens[1:]]
     return [*history, *tokens]

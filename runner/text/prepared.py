@@ -1,5 +1,5 @@
-"""The interface between text and tokens: the types of prepared requests and of the output of
-choices.
+"""The interface between text and tokens: the types of prepared requests, and of the pieces (parts
+of the answer) into which the output of a choice is divided.
 
 Pure. The text thread turns a `GenerationRequest` into a `PreparedRequest` (or a `Refusal`) and,
 token by token, the output of each choice into pieces. The request server adds sequence numbers,
@@ -60,8 +60,8 @@ class ThinkingCount(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ThinkingLimit:
-    """How a choice that used up its thinking budget is made to answer: its next tokens are
-    `ending`, none of which is a stop token. `count` makes a new count for one choice."""
+    """How a choice that used up its thinking budget is made to answer. Its next tokens are forced
+    to be `ending`, which contains no stop token. `count` makes a new count for one choice."""
 
     ending: tuple[TokenId, ...]
     count: Callable[[], ThinkingCount]

@@ -33,7 +33,8 @@ class Automaton:
         self._link()
         letters = "".join(sorted({re.escape(string[0]) for string in sought}))
         self.first = re.compile(f"[{letters}]") if letters else None
-        """Finds the first character at which one of the strings could begin."""
+        """A pattern that finds the first character at which one of the strings could begin; None if
+        there are no strings."""
 
     def _insert(self, string: str) -> None:
         state = 0

@@ -161,9 +161,9 @@ def fill_in_tokens(token_id: Callable[[str], int | None]) -> tuple[int, int, int
 
 @contextmanager
 def _blamed(unshown: Callable[[], LostPart | None] = lambda: None) -> Generator[None]:
-    """Turn all errors of a template into refusals: the request is at fault, unless the renderer was
-    not ready. `unshown` is the part that the template cannot show, which explains more than the
-    template's own error."""
+    """Within the context, turn each error of a template into a refusal. The request is at fault,
+    unless the renderer was not ready. `unshown` is the part that the template cannot show, which
+    explains more than the template's own error."""
     try:
         yield
     except RendererNotReady:

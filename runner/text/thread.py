@@ -50,8 +50,8 @@ class Preparer(Protocol[AnyPrepared]):
 @dataclass(order=True, slots=True)
 class _Job:
     """A request to prepare; None ends the thread. The smallest `turn` is next: the instant when it
-    would be done if all waiting requests were prepared in parallel at the same pace. `size` is that
-    of its text."""
+    would be done if all waiting requests were prepared in parallel at the same pace. `size` is the
+    size of the request's text."""
 
     turn: float
     number: int

@@ -83,7 +83,9 @@ class ModelTokenizer:
         self.facts: dict[str, str] = {}
         """Facts about the model's files, as text keyed by subject."""
         if _mend_decoder(self._backend):
-            self.facts["decoder"] = "byte-level, though the files declare none or another"
+            self.facts["decoder"] = (
+                "byte-level; the model's files declare no decoder or a wrong one"
+            )
         self._added: dict[int, Any] = self._backend.get_added_tokens_decoder()
         self._contents = {index: str(token.content) for index, token in self._added.items()}
         self.added_ids = {text: index for index, text in self._contents.items()}

@@ -50,8 +50,8 @@ class EmbeddingPrompt:
 
 
 def open_embedding_folder(folder: Path) -> EmbeddingFolder:
-    """Return the settings in an embedding model's directory. Raises TokenizerError, in words, if it
-    is no such directory or has unsupported settings."""
+    """Return the settings in an embedding model's directory. Raises TokenizerError, with the reason
+    for people, if the directory has no embedding model or has unsupported settings."""
     config = _read(folder, CONFIG)
     if not isinstance(config, dict):
         raise TokenizerError(f"{folder.name}: {CONFIG} is missing or not a JSON object")
@@ -204,7 +204,8 @@ def _around(encode: Encode) -> tuple[list[int], list[int]]:
             if len(before) + len(after) <= MOST_SPECIAL:
                 return before, after
     raise TokenizerError(
-        f"{TOKENIZER} must put an input unchanged between at most {MOST_SPECIAL} special tokens"
+        f"{TOKENIZER} must not change an input, except by at most {MOST_SPECIAL} special tokens "
+        "before and after it"
     )
 
 

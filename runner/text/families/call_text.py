@@ -1,7 +1,7 @@
 """Reads the text of tool calls: complete, growing, or cut off by the token limit. Pure.
 
-Arguments are passed on as they arrive, once the text has named its tool and begun a JSON object.
-Until then, text that is no call can still be returned as text.
+The arguments are sent to the client as they arrive, once the text has named its tool and begun a
+JSON object. Until then, text that turns out not to be a call can still be sent as plain text.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _ONLY_A_NAME = re.compile(r'(?:[\w.-]+\s*(?:[<\[][\w\]]*)?)?|\s*\[[\w.]*|"[\w.:-
 matches an empty text."""
 _BEGUN_ARGUMENTS = re.compile(rf"\s*(?={_BEGUN_OBJECT})", re.DOTALL)
 BEGUN_WITHIN = 1024
-"""A call is passed on as it arrives only if its name and its arguments begin within this many
-characters."""
+"""A call is sent to the client as it arrives only if its name and its arguments begin within this
+many characters."""
 
 
 class CallText:
@@ -151,11 +151,11 @@ class CallText:
             self.raw = self.raw[: place + len(end)] if place >= 0 else self.raw
 
     def end(self, parse: ParseCalls, offset: int, *, is_cut: bool = False) -> list[Call]:
-        """End the call at `offset`; return the rest of it.
+        """End the call at `offset`; return the part of it that `take` has not returned yet.
 
-        If nothing was passed on yet, that is the whole call, or nothing if the text is no call.
-        Otherwise it is the text that closes the arguments, and further calls after them. `is_cut`:
-        the token limit cut the call off, so the arguments stay open.
+        If `take` has returned nothing, that is the whole call, or nothing if the text is not a
+        call. Otherwise it is the text that closes the arguments, and further calls after them.
+        `is_cut`: the token limit cut the call off, so the arguments stay open.
         """
         if self._object is None:
             calls, self.left = _read(self.raw, parse, is_cut=is_cut)
@@ -211,7 +211,7 @@ def read_cut_call(raw: str) -> tuple[str, str] | None:
 
 
 def read_cut_markup(raw: str) -> tuple[str | None, bool] | None:
-    """Return (name, is_open) of a call in another form than JSON that was cut off.
+    """Return (name, is_open) of a call that was cut off and is not written as JSON.
 
     The name is None before it is complete. `is_open`: its parser would accept the text as a
     complete call, wherever it is cut. None for text that does not begin like such a call.

@@ -1,9 +1,10 @@
-"""Parsers of calls for families without a parser in mlx-lm, or whose parser there loses text. Pure.
+"""Parsers of tool calls for families that mlx-lm has no parser for, or whose parser in mlx-lm loses
+text. Pure.
 
-All raise ValueError for text that is no call. The formats are those of the models' own templates.
-The models are DeepSeek V3, R1 and V3.1, Kimi K2, the Mistral models that write a call's name before
-its arguments, Llama 3.1 to 3.3, FunctionGemma and Gemma 4. Granite 3, Phi-4, Command R and Nemotron
-write a JSON list between marks.
+All parsers raise ValueError for text that is not a call. The formats are those of the models' own
+templates. The models are DeepSeek V3, R1 and V3.1, Kimi K2, the Mistral models that write a call's
+name before its arguments, Llama 3.1 to 3.3, FunctionGemma and Gemma 4. Granite 3, Phi-4, Command R
+and Nemotron write a JSON list between marks.
 """
 
 from __future__ import annotations

@@ -102,8 +102,9 @@ def family_of(
 def _tolerant(form: str | None, parse: ParseWithTools | None) -> ParseWithTools | None:
     """Return the parser of the tool calls of this format; None if there is no parser.
 
-    Our own parser takes precedence. Otherwise it is mlx-lm's, which raises ValueError if its result
-    would omit a word of the text. For calls between tags, our tolerant parser is tried first.
+    Our own parser takes precedence. For calls between tags, our tolerant parser is tried first.
+    Otherwise mlx-lm's parser is used, with a check that raises ValueError if its result would omit
+    a word of the text.
     """
     if parse is None or (form or "") in _OWN:
         return _OWN.get(form or "")

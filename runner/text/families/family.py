@@ -70,9 +70,10 @@ class LibraryMarks:
 class Family:
     """The output format of one family. `think` or `calls` None: it has no thinking or no calls.
 
-    `format` names the form of calls. `form` has the pieces for a grammar of calls; None if there is
-    no grammar. `inner` are further markers within calls; their text must stay visible to the
-    parser. `behind_thinking` is the template's layout between the end of thinking and the answer.
+    `format` names the form of calls. `form` has the fixed texts from which a grammar of calls is
+    made; None if there is no such grammar. `inner` are further markers within calls; their text
+    must stay visible to the parser. `behind_thinking` is the template's layout between the end of
+    thinking and the answer.
     """
 
     think: Marks | None

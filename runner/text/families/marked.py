@@ -8,10 +8,10 @@ Blank lines at the edges of thinking, after it and around calls are layout, and 
 repeated marker counts once. A call without an end mark ends where the next call opens. Text that
 opens like a call but is none is returned as text: nothing is lost.
 
-The arguments of a call in JSON are passed on as they arrive, from their first name on; the token
-limit may cut them off. A call that is cut off before its name is complete is dropped, because
-markup is no answer. A cut-off call in another form than JSON is returned as its name and an opening
-brace, which no reader takes for complete arguments.
+The arguments of a call in JSON are sent to the client as they arrive, from their first name on; the
+token limit may cut them off. A call that is cut off before its name is complete is dropped, because
+markup must not reach the client as an answer. A cut-off call in another form than JSON is returned
+as its name and an opening brace, which no reader takes for complete arguments.
 """
 
 from __future__ import annotations

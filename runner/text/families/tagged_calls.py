@@ -1,7 +1,8 @@
-"""Parses calls whose arguments stand between tags: Qwen3-Coder's, GLM's, MiniMax's and others'.
+"""Parses tool calls whose arguments stand between tags, as Qwen3-Coder, GLM, MiniMax and other
+models write them.
 
 Pure. Text that opens like such a call is always a call. A value that does not fit its schema's type
-is passed on as a string. A call or a value without an end tag ends where the next tag opens. Text
+is returned as a string. A call or a value without an end tag ends where the next tag opens. Text
 between the tags is returned beside the call. In all these cases mlx-lm's own parsers raise an error
 or lose text.
 """

@@ -45,9 +45,9 @@ class Calls:
 
 @dataclass(slots=True)
 class CallRules:
-    """Writes rules. `mark` writes a marker: as a token if the vocabulary has one for it, else as
-    text. `is_end` says whether a text is a token that ends an output. `check` refuses a schema that
-    cannot be enforced, naming its field."""
+    """Writes the grammar rules of tool calls. `mark` writes a marker: as a token if the vocabulary
+    has a token for it, else as text. `is_end` says whether a text is a token that ends an output.
+    `check` refuses a schema that cannot be enforced, naming its field."""
 
     mark: Callable[[str], str]
     is_end: Callable[[str], bool]

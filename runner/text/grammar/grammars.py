@@ -61,7 +61,7 @@ _SAID = (
         r"the schema's bounds for \1 are too large",
     ),
 )
-"""Patterns of llguidance's messages, each with the message that clients get instead."""
+"""Patterns of llguidance's error messages, each with the message that clients get instead."""
 _PIECES = re.compile(r"(<\|[^|<>]*\|>)")
 
 
@@ -174,8 +174,8 @@ class Grammars:
     def _in_turns(
         self, turns: Turns, bodies: Sequence[str], rules: Sequence[str], think: ThinkFirst | None
     ) -> str:
-        """Return a grammar of an output that consists of messages: optional ones with thoughts,
-        then the last message, which has one of `bodies`."""
+        """Return a grammar of an output that consists of messages: first optional messages with
+        thoughts, then the last message, whose text follows one of `bodies`."""
         pieces = CallRules(self._mark, lambda _: False, self._check_schema).pieces
         between = pieces(turns.between)
         thoughts = " | ".join(f"{pieces(opens)} TEXT?" for opens in turns.thoughts)

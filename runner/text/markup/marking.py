@@ -1,9 +1,10 @@
 """Mark the markup in a client's messages, so that the rendered prompt shows which markup came from
 the client.
 
-Pure. A mark is inserted after the first character of a spelled-out token. So the template, too,
-sees plain text there and does not split or count at it. A mark is one printable letter that occurs
-nowhere in the request, and that templates do not trim, quote or change.
+Pure. If a client's text spells out a markup token, a mark is inserted after the token's first
+character. So the template also sees plain text there, and does not split the text at the token or
+count it. A mark is one printable letter that occurs nowhere in the request, and that templates do
+not trim, quote or change.
 """
 
 from __future__ import annotations

@@ -32,8 +32,9 @@ def open_tokenizer(
     path: Path, overrides: dict[str, str], end_ids: Sequence[int]
 ) -> OpenedTokenizer:
     """Return the content of the files in `path`. Uses `tokenizers` alone if it certainly gives the
-    same result as transformers, else transformers, which is imported only then. `overrides` take
-    precedence over what the files say about mlx-lm's parsers. Raises TokenizerError."""
+    same result as transformers, else transformers, which is imported only then. `overrides` are
+    settings for mlx-lm's parsers, and take precedence over those in the files. Raises
+    TokenizerError."""
     check_file(path / "tokenizer.json")
     with panics_told():
         opened = _opened(path, overrides, end_ids)

@@ -39,9 +39,9 @@ WITHOUT_ADDED = ("added_tokens.json", "special_tokens_map.json")
 
 
 def open_alone(path: Path, overrides: Mapping[str, str], end_ids: Sequence[int]) -> OpenedTokenizer:
-    """Return the content of the files in `path`. `overrides` take precedence over what the files
-    say about mlx-lm's parsers. Raises Unsure if transformers might read the files differently, and
-    errors of broken files."""
+    """Return the content of the files in `path`. `overrides` are settings for mlx-lm's parsers, and
+    take precedence over those in the files. Raises Unsure if transformers might read the files
+    differently, and errors of broken files."""
     raw = _object(path / "tokenizer_config.json")
     config = _object(path / "config.json")
     rebuilding = rebuilding_of(config, raw)

@@ -113,7 +113,7 @@ def _built(name: str, metadata: Mapping[str, object], tokens: Sequence[str]) -> 
     kind, pre = metadata.get("tokenizer.ggml.model"), str(metadata.get("tokenizer.ggml.pre"))
     if kind != "gpt2" or pre not in SPLITS:
         raise TokenizerError(
-            f"{name} has a tokenizer of the kind {kind}, {pre}, which shoal cannot build; put the "
+            f"shoal cannot build the tokenizer of {name} (kind {kind}, splitting {pre}); put the "
             f"{SIDE_FILE} of the original model into the folder"
         )
     types = metadata.get(_TYPES, ())
@@ -144,7 +144,8 @@ def _built(name: str, metadata: Mapping[str, object], tokens: Sequence[str]) -> 
 
 
 def _begun(metadata: Mapping[str, object], tokens: Sequence[str]) -> processors.TemplateProcessing:
-    """Return what adds the beginning-of-sequence token to raw prompts, if the file says so."""
+    """Return the post-processor that puts the beginning-of-sequence token before raw prompts if the
+    file says so. Otherwise it adds nothing."""
     begins, index = (
         metadata.get("tokenizer.ggml.add_bos_token"),
         metadata.get("tokenizer.ggml.bos_token_id"),
@@ -173,5 +174,5 @@ def _templates(metadata: Mapping[str, object]) -> Templates:
 def _texts(metadata: Mapping[str, object], key: str) -> Sequence[str]:
     value = metadata.get(key)
     if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
-        raise TokenizerError(f"the GGUF file has no list of texts {key}")
+        raise TokenizerError(f"the GGUF file has no list of texts named {key}")
     return value

@@ -21,8 +21,8 @@ from runner.text.opening.sidecar import sidecar_template
 def open_by_library(
     path: Path, overrides: dict[str, str], end_ids: Sequence[int]
 ) -> OpenedTokenizer:
-    """Return the content of the files in `path`. `overrides` take precedence over what the files
-    say about mlx-lm's parsers. Raises TokenizerError."""
+    """Return the content of the files in `path`. `overrides` are settings for mlx-lm's parsers, and
+    take precedence over those in the files. Raises TokenizerError."""
     try:
         sidecar = sidecar_template(path)
         if sidecar is not None:

@@ -21,8 +21,9 @@ Templates = str | Mapping[str, str] | None
 
 @contextmanager
 def panics_told() -> Generator[None]:
-    """Raise TokenizerError if the library of tokenizers panics, as it does for some expressions
-    that match no character. Its panic is not an Exception and would end a thread."""
+    """Within the context, raise TokenizerError if the library of tokenizers panics, as it does for
+    some regular expressions that match no character. A panic is not an Exception and would end the
+    thread."""
     try:
         yield
     except BaseException as problem:

@@ -2,9 +2,9 @@
 # (some attributes of tokenizers' classes are untyped)
 """Tokenizers that transformers rebuilds from parts of `tokenizer.json` with an unchanged result.
 
-Pure. Its classes for Qwen's families take vocabulary, merges and post-processor from the file and
-write everything else themselves. If the file has exactly what they would write, it is read as it
-is.
+Pure. For Qwen's families, transformers takes the vocabulary, merges and post-processor from the
+file and writes everything else itself. If the file has exactly what transformers would write, shoal
+reads the file as it is.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def check_parts(
 
 
 def _check_added(backend: Tokenizer, settings: TokenizerSettings) -> None:
-    """Raise Unsure if tokens added one by one would not get the ids of the file, or if the settings
-    add others."""
+    """Raise Unsure if added tokens would get other ids than in the file when they are added one by
+    one, or if the settings add tokens that the file lacks."""
     present: dict[int, AddedToken] = backend.get_added_tokens_decoder()
     if settings.added is not None and _shown(settings.added) != _shown(present):
         raise Unsure("the tokenizer's settings and tokenizer.json list different added tokens")

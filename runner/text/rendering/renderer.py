@@ -1,9 +1,10 @@
 """Talks to the process that renders templates (`sandbox`): starts it, sends questions, ends it.
 
 The process is started on first use and then reused. A process that exceeds a limit is killed, and
-the next question starts another. Limits are CPU time and, as a backstop, wall time less what the
-process waited for a core, so a busy machine stops no honest template. After a template was stopped,
-the next ones have smaller limits until one succeeds, so that waiting requests do not wait too long.
+the next question starts another. The limits are CPU time and, as a backstop, wall time without the
+time in which the process waited for a core. So a busy machine stops no honest template. After a
+template was stopped, the next renders have smaller limits until one succeeds, so that waiting
+requests do not wait too long.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "TZ", "LANG", "LC_ALL", "SHOAL_
 """Environment variables that the rendering process gets. Excluded are secrets, and libraries to
 preload."""
 HEAP = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(8 << 20)}
-"""For glibc: a prompt of a megabyte costs no page faults, and the memory of a larger one is
-returned."""
+"""Settings of glibc's memory: a prompt of a megabyte costs no page faults, and the memory of a
+larger prompt is returned to the system."""
 
 
 class _Sandbox:

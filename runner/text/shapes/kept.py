@@ -2,7 +2,7 @@
 
 Each text is first searched for unchanged, which is cheap. If a text is not found, the template may
 have trimmed, quoted or split it. So the conversation is rendered again with a mark in place of that
-text. Only if the mark is missing, too, the text is lost.
+text. The text counts as lost only if the mark is missing, too.
 """
 
 from __future__ import annotations

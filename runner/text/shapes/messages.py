@@ -72,7 +72,7 @@ def tool_objects(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
 
 def _places(messages: Sequence[ChatMessage]) -> list[int]:
     """Return the indices of all messages in the order in which to show them: the results of one
-    turn are in the order of its calls. If one of the results answers no call of that turn, the
+    turn are in the order of its calls. If one of the results belongs to no call of that turn, the
     results keep their order."""
     order: list[int] = []
     results: list[int] = []
