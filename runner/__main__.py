@@ -61,7 +61,8 @@ def load_engine(
     """Import MLX in the calling thread, which then owns it, and load the engine. The file
     `busy_runners` lists the busy runners of this machine; the engine shares the CPU cores with
     them. `kv_limits` are those of the folder for KV on disk. `speculate` is the operator's setting.
-    Drafts are measured unless the card, or else this setting, says "off" without a draft model."""
+    The cost of verifying drafts is measured if the card names a drafter. It is also measured unless
+    drafting is off, by the card or else by this setting."""
     from runner.mlx.engine import load_engine as load
     from runner.mlx.model.cores import shared_threads
 
@@ -90,7 +91,7 @@ def vocabulary_digest(spec: RunnerSpec) -> str:
 
 
 def _proposer(draft: DraftWeights | None) -> dict[str, Any]:
-    """Return the arguments of the engine about the draft model or the MTP head of a card."""
+    """Return the engine's arguments for the draft model or the MTP head that a card names."""
     if draft is None or not draft.path:
         return {}
     if draft.drafter == "mtp":
@@ -167,8 +168,8 @@ def command_engine(folder: Path, name: str) -> CommandEngine | None:
 def load_inputs(
     spec: RunnerSpec, engine: tuple[Callable[[str, bool], list[int]], int] | None
 ) -> EmbeddingInputs:
-    """Open the tokenizer of an embedding model, and return the object that tokenises inputs.
-    `engine`: the tokenizer of the engine, if it has one, and the number of its ids. Raises
+    """Open the tokenizer of an embedding model, and return the object that turns inputs into
+    tokens. `engine`: the tokenizer of the engine, if it has one, and the number of its ids. Raises
     TokenizerError."""
     from runner.text import EmbeddingInputs
 

@@ -88,8 +88,8 @@ class PrefixInsert(ArrayFrame, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PrefixSave:
-    """Write the kept prefix `entry`, whose tokens are those of `run`, to disk. Evicting the entry
-    ends that."""
+    """Write the kept prefix `entry`, which has the tokens of `run`, to disk. If the entry is
+    evicted, writing stops."""
 
     entry: EntryId
     run: DiskRun
@@ -97,7 +97,7 @@ class PrefixSave:
 
 @dataclass(frozen=True, slots=True)
 class PrefixRestore:
-    """Keep the first `length` tokens of a run, which has been read from disk, as entry `entry`."""
+    """Keep the first `length` tokens of a run of KV that was read from disk, as entry `entry`."""
 
     entry: EntryId
     name: str
@@ -133,12 +133,14 @@ class StepPlan:
     digest: int = 0
     """CRC-32 of all tokens that were read before this plan; followers compare it with their own."""
     forced: tuple[tuple[RowId, TokenId], ...] = ()
-    """Tokens that replace the sampled ones, by row; only the lead has them, as only it samples."""
+    """Tokens that replace the sampled ones, by row. Only the lead has them, because only the lead
+    samples."""
     drafts: tuple[tuple[RowId, tuple[TokenId, ...]], ...] = ()
     """Guessed next tokens of some rows in `decode`. The plan does nothing else, and is read before
     the next one. Its result has 1 to len(guessed) + 1 tokens of each row."""
     propose: tuple[tuple[RowId, int], ...] = ()
-    """Rows in `decode` for which the draft model or the MTP head first guesses so many tokens."""
+    """Rows in `decode`, each with the number of tokens that the draft model or the MTP head first
+    guesses for it."""
     save: tuple[PrefixSave, ...] = ()
     restore: tuple[PrefixRestore, ...] = ()
     """Prefixes to write to disk, and prefixes that were read from disk; only without a group."""
@@ -199,22 +201,22 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """Facts of a loaded model, for scheduling and memory arithmetic.
+    """Facts about a loaded model, which the scheduler uses to plan steps and memory.
 
     `kv_bytes_per_token` covers the layers whose KV grows; `kv_bytes_fixed` is the constant part per
     row (rotating windows, recurrent state). `batches_ragged` False: rows of different length cannot
     share a batch, so one row runs at a time. `trims` False: prefixes can be kept and reused only at
     full length, and tokens before a wrong guess are computed again. `verifies`: drafts can be
-    verified. `draft_costs`: pairs of the columns of a step that verifies a draft of one row,
-    ascending, and its cost in plain steps, measured at load.
-    `shared_draft_costs`: the same by number of rows, from 2 on, in plain steps of as many rows;
-    empty: drafts of several rows cannot be verified together, or were not measured. Rows may use
-    one of `adapters`; `refused_adapters` says why others cannot be applied. Prefixes of at least
-    `disk_tokens` tokens can be written to disk (0: none). `weights_bytes` includes adapters and the
-    proposer. The proposer keeps the KV of one row, of `draft_kv_bytes_per_token`. One of its tokens
-    costs `draft_token_cost` plain steps (0: unknown). It is a draft model, or there is none because
-    of `no_draft_model`; or it is an MTP head (`no_mtp`), which guesses at most `draft_depth` tokens
-    a step.
+    verified. `draft_costs` has pairs (columns, cost), ascending, measured at load. A step that
+    verifies a draft of one row computes that many columns (tokens of the row), and costs as much as
+    that many plain steps. `shared_draft_costs` has such pairs by number of rows, from 2 on, in
+    plain steps of as many rows. It is empty if drafts of several rows cannot be verified together,
+    or were not measured. Rows may use one of `adapters`; `refused_adapters` says why others cannot
+    be applied. Prefixes of at least `disk_tokens` tokens can be written to disk (0: none).
+    `weights_bytes` includes adapters and the proposer. The proposer keeps the KV of one row, of
+    `draft_kv_bytes_per_token`. One of its tokens costs `draft_token_cost` plain steps (0: unknown).
+    The proposer is a draft model or an MTP head, which guesses at most `draft_depth` tokens a step.
+    `no_draft_model` and `no_mtp` say why there is no draft model or no MTP head.
     """
 
     weights_bytes: int
@@ -257,8 +259,8 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """Bytes now: MLX's live memory, row caches, kept prefixes, the peak, and freed memory that MLX
-    keeps for reuse."""
+    """Memory in bytes: MLX's live memory now, row caches, kept prefixes, the peak, and freed memory
+    that MLX keeps for reuse."""
 
     active_bytes: int
     kv_bytes: int
@@ -342,7 +344,7 @@ class StepEngine(Protocol):
         ...
 
     def ease(self) -> None:
-        """Free unused memory now, and the spare slots of batches soon. May be called while steps
+        """Free unused memory now, and the unused slots of batches soon. May be called while steps
         are unread."""
         ...
 

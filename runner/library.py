@@ -37,7 +37,7 @@ _loading = RLock()
 
 
 class _StandIn(type):
-    """Stands for a class or a function of a library, and loads the library when used."""
+    """Stands for a class or a function of a library, and loads that library when it is used."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -120,8 +120,9 @@ def _stand_ins() -> Generator[None]:
 
 @contextmanager
 def own_limit() -> Generator[None]:
-    """Within the context, a limit above the hard limit becomes the hard limit. On import mlx-lm
-    asks for up to 4096 open files, which would fail where fewer are allowed."""
+    """Within the context, `setrlimit` with a value above the hard limit sets the hard limit
+    instead. When mlx-lm is imported, it requests up to 4096 open files, which would raise an error
+    where fewer are allowed."""
     set_limit = resource.setrlimit
 
     def set_allowed(which: int, limits: tuple[int, int]) -> None:

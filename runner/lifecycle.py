@@ -53,10 +53,11 @@ EXIT_CODES: Mapping[int, str] = {
     OVER_MEMORY: "the runner used far more memory beside the model than allowed",
     CANNOT_IMPORT: "MLX cannot be imported on this node; no model loads here until that is fixed",
 }
-"""The meaning of a runner's exit codes (75, orphaned, and 3, role taken, are `bus.service`'s)."""
+"""The meaning of a runner's exit codes. `bus.service` defines two more: 75 (orphaned) and 3 (role
+taken)."""
 
 TELL_STACKS = frozenset({WEDGED, GROUP_LOST})
-"""Exit codes of ends that a hanging thread may have caused. Before such an exit the stacks of all
+"""Exit codes that a hanging thread may have caused. Before such an exit the stack traces of all
 threads are reported."""
 
 SPEC_DEADLINE_S: Final = 60.0
@@ -72,8 +73,8 @@ so exceeding this is a defect."""
 RANK_BEAT_S: Final = 0.5
 RANK_LOST_S: Final = 3.0
 RANK_LOST_LOADING_S: Final = 15.0
-"""Silence after which a loading rank counts as lost. It is long because a load may hold the
-interpreter."""
+"""Silence after which a loading rank counts as lost. It is long, because a load may hold Python's
+interpreter lock, so that no heartbeat is sent."""
 
 
 def lost_peer(message: str) -> bool:

@@ -60,8 +60,8 @@ class FlightRecorder:
     def note(
         self, at_s: float, phase: RecorderPhase, request_id: str | None = None, **facts: Any
     ) -> None:
-        """Add an entry at `at_s` (seconds of the wall clock), and drop the oldest if there are more
-        than `KEPT`."""
+        """Add an entry at `at_s` (seconds of the wall clock), and drop the oldest entry if there
+        are more than `KEPT`."""
         self.count += 1
         whose = {"request_id": request_id} if request_id else {}
         entry = {"at_s": at_s, "phase": phase, **whose, **facts}

@@ -18,13 +18,13 @@ from typing import Any
 from bus.translation import DONE, data_of, error_message
 
 ASK_S = 5.0
-"""Deadline of a question for the health, in seconds."""
+"""Deadline of a request to the program's health path, in seconds."""
 MOST_LINE_BYTES, MOST_WORDS_BYTES = 4 << 20, 64 << 10
 STREAM_TYPES = ("text/event-stream",)
 
 
 class EngineTrouble(Exception):
-    """The program is not ready, or does not answer as its API requires."""
+    """The program is not ready, or its answer breaks the rules of its API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Line:
 @dataclass(frozen=True, slots=True)
 class LostStream:
     """A stream that failed, and why. `status`: the HTTP status of a refusal; 0: the connection
-    broke, or the answer is no stream."""
+    broke, or the answer is not a stream of events."""
 
     why: str
     status: int = 0
@@ -129,7 +129,8 @@ class EngineStream:
             self._post(news)
 
     def _read(self, connection: http.client.HTTPConnection) -> News:
-        """Send the request, pass on the lines of its answer, and return how it ended."""
+        """Send the request, post each line of its answer to the main thread, and return how the
+        stream ended."""
         name = self._client.name
         if self._is_closed:
             return StreamEnd()
@@ -172,7 +173,7 @@ def body_words(data: bytes) -> str:
 
 def _why(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
-        return "nobody listens"
+        return "no program listens at the port"
     if isinstance(error, TimeoutError):
         return "no answer in time"
     return type(error).__name__

@@ -24,7 +24,8 @@ LOOK_S = 0.25
 """Seconds between two checks of the program."""
 HEALTH_EVERY_S = 2.0
 EARLIER_S = 1.0
-"""How much before the runner's own deadline a load is given up, so that the reason is counts."""
+"""A load is given up this many seconds before the runner's own deadline, so that its more exact
+reason is reported."""
 OVER_RATIO = 1.10
 """The program is ended if it uses this multiple of the memory that `engines.toml` states."""
 
@@ -33,8 +34,8 @@ class CommandLoop:
     """The `EngineLoop` of a program. `plan` returns its settings and the environment of packages
     that it runs in, None without one; it is called in the engine's thread, and may raise
     EngineTrouble. `warm_up` returns the path and the body of a short request, and the translator of
-    its answer. `client` is set when the program is ready. `news_at` is when it last sent a part of
-    an answer, by the main thread's word."""
+    its answer. `client` is set when the program is ready. `news_at` is when the program last sent a
+    part of an answer; the main thread writes it."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class CommandLoop:
         return "" if process.listens() else f"another program answers at port {process.port}"
 
     def _try_out(self, process: EngineProcess, client: EngineClient, engine: CommandEngine) -> None:
-        """Have a short request answered. Raises EngineTrouble."""
+        """Send the program a short request, and check its answer. Raises EngineTrouble."""
         path, body, hearing = self._warm_up(engine)
         counts, news = ToldInPassing(is_stream=True), SimpleQueue[News]()
         stream = client.stream(path, body, news.put)

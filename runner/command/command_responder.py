@@ -49,7 +49,7 @@ from runner.text import CallPiece, Piece, TextPiece
 
 
 def target_of(name: str, engine: CommandEngine) -> Target:
-    """Return whom a request for this program is translated for."""
+    """Return the target that describes this program to the translation of requests."""
     is_openai = engine.dialect == "openai"
     return Target(
         model=engine.model or name,
@@ -119,8 +119,8 @@ class CommandResponder:
         return frozenset(name for name, each in self._answers.items() if each.stream is not None)
 
     def step(self, now: float) -> int:
-        """Return a number that grows with each call while the program computes: the client of a
-        stream ends a silent one itself (`CommandEngine.stall_s`)."""
+        """Return a number that grows with each call while the program computes. So no gateway gives
+        the runner up. A silent stream is ended by its reader instead (`CommandEngine.stall_s`)."""
         self._parts += 1 if self.running else 0
         return self._parts
 
@@ -170,7 +170,8 @@ class CommandResponder:
         """Do nothing: the program was not stopped."""
 
     def give_back(self, request: OpenRequest, now: float, *, begun: bool) -> Displaced | None:
-        """Hand a request back that the program does not have yet; None for others."""
+        """Return the message that hands back a request which was not sent to the program yet; None
+        for other requests."""
         answer = self._answers.get(request.request_id)
         if answer is not None and answer.begun_at is not None:
             return None
@@ -286,23 +287,25 @@ class CommandResponder:
 
 
 def _lacking(request: GenerationRequest) -> tuple[str, str] | None:
-    """Return a field of a request that no program gets, and why; None if there is none."""
+    """Return a field of the request that shoal cannot send to any program, and why; None if there
+    is no such field."""
     if request.question is not None:
-        return "prompt", "shoal cannot ask it how it reads a prompt, or how many tokens that takes"
+        return "prompt", "shoal cannot ask the program how it reads a prompt or counts its tokens"
     if isinstance(request.prompt, InputsPrompt):
-        return "input", "the program makes text, no vectors"
+        return "input", "the program generates text, not embeddings"
     if request.adapter is not None:
-        return "model", "shoal applies no adapters to it"
+        return "model", "shoal cannot apply adapters to a program"
     if request.prompt_logprobs is not None:
-        return "prompt_logprobs", "the program gives no log-probabilities of prompts"
+        return "prompt_logprobs", "the program does not return log-probabilities of prompts"
     if request.history:
         return "history", "the program does not continue the tokens of an earlier answer"
     return None
 
 
 def _undeclared(request: GenerationRequest, engine: CommandEngine) -> tuple[str, str] | None:
-    """Return a field that needs an ability which `engines.toml` does not state, and the remedy;
-    None if there is none. The program itself might drop such a field in silence."""
+    """Return a field that needs an ability of the program which `engines.toml` does not state, and
+    the remedy; None if there is no such field. The program might ignore such a field without an
+    error."""
     output, prompt = request.output, request.prompt
     if output.kind != "text" and output.kind not in engine.formats:
         remedy = f'if it enforces this format, add formats = ["{output.kind}"] to its table'
@@ -318,8 +321,8 @@ def _undeclared(request: GenerationRequest, engine: CommandEngine) -> tuple[str,
 
 
 def _usage(answer: _Answer, now: float) -> Usage:
-    """Return the counts that the program sent, else those of the parts that came, with the times
-    that this runner measured."""
+    """Return the token counts that the program sent, or else the number of received parts, with the
+    times that this runner measured."""
     begun_at, first_at = answer.begun_at, answer.first_at
     usage = answer.counts.usage
     times = {

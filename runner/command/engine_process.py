@@ -31,10 +31,10 @@ KILLED_S = 5.0
 HOME = "SHOAL_HOME"
 """The variable by which `shoal down` finds the processes of a node."""
 OUR_VARIABLES = ("SHOAL_", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
-"""Beginnings of variables of a runner that its programs must not have: settings and keys of shoal,
-and libraries that it loads for MLX."""
+"""Beginnings of the environment variables of a runner that its program must not get: settings and
+keys of shoal, and libraries that the runner loads for MLX."""
 TROUBLE = ("error", "failed", "cannot", "exception", "no such", "not found", "invalid")
-"""Words of a line that says why the program ended."""
+"""Words by which the line that says why the program ended is recognised."""
 
 
 class EngineEnded(Exception):
@@ -42,8 +42,8 @@ class EngineEnded(Exception):
 
 
 class EngineProcess:
-    """A running program, in the environment `venv` of packages if there is one. `port` is where it
-    shall listen, `key` the API key that it may require."""
+    """A running program, in the environment `venv` of packages if there is one. `port` is the port
+    at which it must listen, `key` the API key that it may require."""
 
     def __init__(self, name: str, engine: CommandEngine, venv: Environment | None = None) -> None:
         """Start the program. Raises OSError."""

@@ -82,8 +82,8 @@ class Exchanges(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SuiteProgress:
-    """Progress of a rank in the collective test: `done` of `rounds` exchanges, and its finding so
-    far."""
+    """Progress of a rank in the collective test: `done` of `rounds` exchanges are finished;
+    `finding` is the result so far."""
 
     phase: TestPhase
     done: int

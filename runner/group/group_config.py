@@ -38,9 +38,9 @@ def ring_hostfile(group: GroupSpec) -> str:
 
 
 def told_error(message: str, group: GroupSpec | None, rank: int) -> str:
-    """Return the message for people about an engine's error. If a rank was lost, the message names
-    that rank and its node instead of quoting the library. In a ring the lost rank is one of the
-    neighbours; otherwise it can be any rank."""
+    """Return the message for people about an engine's error. If another rank was lost, the message
+    names that rank and its node instead of quoting the library. In a ring the lost rank is one of
+    the two neighbours, so both are named; otherwise all other ranks are named."""
     if group is None or not lost_peer(message):
         return message
     size = len(group.ranks)

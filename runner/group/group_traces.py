@@ -1,4 +1,5 @@
-"""How a group's lead collects its followers' spans after a traced request has ended.
+"""The lead's part of tracing: after a traced request has ended, it collects the spans that its
+group's followers recorded.
 
 Pure: time arrives as `now`. Nothing waits for an answer. A rank that does not answer is left out of
 the trace, and the trace's display says so. Before a follower is asked, a burst of pings measures

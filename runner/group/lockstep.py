@@ -76,7 +76,10 @@ class Lockstep:
         if step != self.issued + 1:
             raise OutOfStep(f"plan {step} came after plan {self.issued}, out of order")
         if not self._covered <= shared.covers <= self.read:
-            raise OutOfStep(f"plan {step} covers step {shared.covers}; {self.read} was read")
+            raise OutOfStep(
+                f"plan {step} covers the tokens up to step {shared.covers}; this rank checked "
+                f"them up to step {self._covered} and knows them up to step {self.read}"
+            )
         self._lost[self.issued] = frozenset(shared.barred)
         self.issued = step
         while self._covered < shared.covers:
@@ -95,7 +98,7 @@ class Lockstep:
         """Add the tokens of `step`, which must follow the last step with known tokens. Raises
         OutOfStep."""
         if step != self.read + 1:
-            raise OutOfStep(f"step {step} was read after step {self.read}")
+            raise OutOfStep(f"step {step} was read after step {self.read}, out of order")
         self.read = step
         self._made[step] = tuple(tokens)
 

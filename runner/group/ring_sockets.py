@@ -24,7 +24,8 @@ OPEN_FILES = "/dev/fd"
 
 
 def ring_sockets(ports: Collection[int]) -> list[int]:
-    """Return descriptors of this process's IPv4 connections with one of these ports at an end."""
+    """Return descriptors of this process's IPv4 connections in which either end has one of these
+    ports."""
     sockets: list[int] = []
     for descriptor in map(int, os.listdir(OPEN_FILES)):
         with suppress(OSError):

@@ -56,7 +56,7 @@ class LeadLoop:
     with the lock held (`scheduling`). Only this thread writes `status`. `spans` records what this
     rank does for traced requests, in a group. `say` is called with what an operator should know
     about the prefixes on disk, by any thread. `seek` is called with questions to other nodes about
-    prefixes; None: they are not asked.
+    prefixes; None: other nodes are not asked.
     """
 
     def __init__(
@@ -135,7 +135,8 @@ class LeadLoop:
         self._engine.close()
 
     def _reported(self) -> None:
-        """Take the reports of the files' threads soon; these threads call this."""
+        """Wake the loop, so that it takes the reports of the threads that read and write KV files.
+        These threads call this."""
         self._has_reports = True
         self._wake.set()
 
@@ -195,8 +196,9 @@ class LeadLoop:
     def _plan(
         self, engine: Engine, scheduler: Scheduler, now: float
     ) -> tuple[StepPlan | None, list[RowEvent], int]:
-        """Return the next plan, the events of deciding it, and the number of unread steps. Also
-        pass the reports of the files' threads to the scheduler, and its orders to them."""
+        """Return the next plan, the row events of the decisions, and the number of unread steps.
+        Also pass the reports of the threads for KV files to the scheduler, and the scheduler's
+        orders to these threads."""
         index, files = scheduler.disk, engine.disk if self._has_reports else None
         reports: list[DiskReport] = []
         if files is not None:

@@ -1,4 +1,5 @@
-"""The text of one open request: turns the tokens of its rows into pieces of its choices.
+"""The text of one open request: turns the tokens of its rows into the pieces (parts of an answer)
+that clients get for each choice.
 
 Pure: time arrives as `now`. The request (`runner.serving`) numbers and sends the pieces. The caller
 passes the events of the rows in order.
@@ -98,14 +99,14 @@ class OpenText:
 
     def started(self, choice: int, cached_tokens: int) -> None:
         """Record that a choice's row has started with this many prompt tokens from the prefix
-        cache. The request reports the number of its first choice."""
+        cache. The request's usage has the number of its first choice."""
         self.has_begun = True
         if choice == 0 and self.is_first:
             self._cached_tokens = cached_tokens
 
     def prefilled(self, choice: int, done: int, total: int) -> None:
-        """Report the progress of a long prompt, except its last step, which the first token
-        reports."""
+        """Report the progress of a long prompt to the client, except for its last step, after which
+        the first token comes."""
         if choice == 0 and done < total:
             self.request.read_prompt(done, total)
 
@@ -189,8 +190,9 @@ class OpenText:
         return PromptAnswer((*self.prepared.tokens, *self.choices[0].made), "", 0)
 
     def usage(self) -> Usage:
-        """Return the sums over all choices. Prefill and decode times are those of the slowest
-        choice, the waiting time that of the first row. All times include other runners."""
+        """Return the usage of all choices together. Prefill and decode times are those of the
+        slowest choice; the waiting time is that of the row that began first. All times include the
+        times that other runners spent on the request."""
         before = self._before
         costs = [choice.cost for choice in self.choices if choice.cost is not None]
         # a stop string may end a text within the tokens of a draft
@@ -231,7 +233,8 @@ class OpenText:
         self.request.end_choice(choice, last.finish_reason, now, stop=last.stop, pieces=last.pieces)
 
     def _find(self, pieces: Sequence[Piece]) -> None:
-        """Record the first tool call and the first thinking among the pieces in `newly_parsed`."""
+        """Add `tool_call` or `thinking` to `newly_parsed` when the pieces contain the request's
+        first tool call or first thinking."""
         for piece in pieces:
             if isinstance(piece, CallPiece):
                 part: Parsed = "tool_call"
@@ -267,7 +270,7 @@ class OpenText:
 
 
 def _read(choice: TextChoice, sampled: SampledToken) -> ChoiceOutput:
-    """Read one more token of a choice; return the text that it completes."""
+    """Read one more token of a choice; return the output that it completes."""
     choice.made.append(sampled.token)
     if not math.isnan(sampled.logprob):
         choice.logprobs.append((sampled.logprob, sampled.top))
@@ -289,12 +292,12 @@ def resume_request(
         return Refusal(
             reason="context_length",
             message=(
-                f"{count} prompt tokens and {made} generated elsewhere exceed the context "
+                f"{count} prompt tokens and {made} tokens of another runner exceed the context "
                 f"of {limit}"
             ),
             facts={"prompt_tokens": count, "limit_tokens": limit},
         )
     if len(so_far.choices) != len(prepared.choices):
-        message = f"{len(so_far.choices)} of {len(prepared.choices)} choices were started elsewhere"
+        message = f"{len(so_far.choices)} choices were begun, {len(prepared.choices)} are requested"
         return Refusal(reason="bad_request", message=message)
     return replace(prepared, tokens=tuple(map(TokenId, so_far.prompt)), max_tokens=most)

@@ -1,9 +1,10 @@
-"""Talks to the engine's loop: drafts for the rows of other runners (*verifiers*).
+"""Talks to the engine's loop: drafts tokens for the rows of other runners (*verifiers*).
 
 Runs in the main thread. A draft is a row of the scheduler like any other. It shares steps with the
 runner's own rows, and its prompt is computed in chunks. The KV of its tokens is found again as a
-kept prefix. So a long draft delays nothing. It is drawn with the verifier's seed and sampling, and
-is never drafted itself. An attached verifier that pings keeps the instance in use.
+kept prefix. So a long draft delays nothing. Its tokens are sampled with the verifier's seed and
+settings, and are never drafted themselves. While an attached verifier sends pings, this instance
+counts as in use.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from runner.serving import RequestServer, VerifierTexts
 from runner.text import PreparedChoice, PreparedRequest
 
 MOST_OPEN = 16
-"""The most drafts in the making for one verifier."""
+"""The most drafts that are computed for one verifier at a time."""
 REASONS: dict[FailReason, RefusalReason] = {
     "context_length": "context_length",
     "memory_pressure": "insufficient_memory",
@@ -55,7 +56,7 @@ class DraftBlock:
 class RowProposer:
     """The `ProposalTaker` of a generative model. `digest` returns the digest of its tokens, empty
     if they cannot be read. It is called in a thread when the first verifier attaches. `vocabulary`:
-    this digest; None before. `blocks`: the drafts in the making."""
+    this digest, once it was computed; None before. `blocks`: the drafts that are being computed."""
 
     def __init__(
         self, server: RequestServer, shell: Shell, loop: LeadLoop, digest: Callable[[], str]
@@ -163,11 +164,14 @@ class RowProposer:
                 self._reading.start()
             return
         self._verifiers[peer] = VerifierTexts(facts.vocabulary, facts.context_tokens)
-        self._log.info("drafts for a verifier", peer=peer.decode(errors="replace"))
+        self._log.info(
+            "this runner now drafts for another runner", peer=peer.decode(errors="replace")
+        )
         self._server.send(peer, Attached(facts.context_tokens))
 
     def _read_vocabulary(self) -> None:
-        """Compute the digest. In a thread of its own, because the file may be large."""
+        """Compute the digest of the model's tokens. This runs in a thread of its own, because the
+        file may be large."""
         digest = self._digest()
 
         def digested() -> None:
@@ -192,7 +196,7 @@ class RowProposer:
             return
         block = DraftBlock(peer, message, self._loop.status.steps_done)
         if sum(other.peer == peer for other in self.blocks.values()) >= MOST_OPEN:
-            why = f"{MOST_OPEN} drafts are in the making for this runner; that is the limit"
+            why = f"too many open drafts for this verifier: the limit is {MOST_OPEN}"
             self._refuse(block, Refusal(reason="queue_full", message=why))
             return
         self._server.totals.used_at = now
@@ -237,7 +241,8 @@ class RowProposer:
             self._supersede(peer, row)
 
     def _supersede(self, peer: bytes, row: int) -> None:
-        """Stop a draft of this row that is in the making: a newer question replaces it."""
+        """Stop the draft that is being computed for this row, because a newer question replaces
+        it."""
         for request_id, block in tuple(self.blocks.items()):
             if (block.peer, block.message.row) == (peer, row):
                 self._cancel(request_id)

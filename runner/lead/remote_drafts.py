@@ -1,7 +1,7 @@
 """Talks to a proposer in another runner and to the scheduler: passes questions and drafts on.
 
-Runs in the main thread. After each step, and after each draft, the scheduler says what to ask for.
-Nothing waits for a draft.
+Runs in the main thread. After each step, and after each draft, the scheduler says for which rows to
+request drafts. Nothing waits for a draft.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from runner.serving import ProposerLink
 
 
 class RemoteDrafts:
-    """The drafts that another runner makes for this one, whose card names a draft model."""
+    """The drafts that another runner computes for this one, because this model's card names the
+    other's model as its draft model."""
 
     def __init__(self, spec: RunnerSpec, shell: Shell, loop: LeadLoop) -> None:
         self._loop = loop
@@ -26,7 +27,7 @@ class RemoteDrafts:
 
     @property
     def use(self) -> ProposerUse:
-        """Return what a reading shows."""
+        """Return the state of the proposer and the counts of drafts, for this runner's readings."""
         use, scheduler = self._link.use, self._loop.scheduler
         if scheduler is None:
             return use
@@ -34,7 +35,8 @@ class RemoteDrafts:
         return use.model_copy(update={"questions": remote.count, "drafts": remote.useful})
 
     def loaded(self, vocabulary: str) -> None:
-        """Begin, now that the scheduler exists. `vocabulary`: the digest of the model's tokens."""
+        """Record that the scheduler exists, so drafts can be requested. `vocabulary`: the digest of
+        the model's tokens."""
         self._link.vocabulary = vocabulary
         self.usable(self._link.why_not)
 
@@ -43,11 +45,12 @@ class RemoteDrafts:
         self._link.go_to(place)
 
     def watch(self, now: float) -> None:
-        """Notice a lost proposer, and try it again; called a few times a second."""
+        """Detect a lost proposer, and connect to it again after a pause; called a few times a
+        second."""
         self._link.watch(now)
 
     def stepped(self) -> None:
-        """Ask for what the rows need after a step."""
+        """Ask the proposer for the drafts that the rows need after a step."""
         if self._link.use.state != "ready":
             return
         with self._loop.scheduling() as scheduler:

@@ -1,7 +1,8 @@
 """Talks to the text thread and the engine's loop: answers requests with generated text.
 
 Runs in the main thread. The text thread turns a request into tokens. The scheduler then has a row
-for each of its choices, and the events of the rows become pieces of text.
+for each choice of the request, and this module turns the events of the rows into pieces of text for
+the client.
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ class TextResponder:
 
 
 def _arrival(request: OpenRequest) -> schedule.Arrival:
-    """Return a request in the form that the scheduler uses to compare arrivals."""
+    """Return what the scheduler must know about a request to compare it with others that arrive."""
     return schedule.Arrival(
         request.request_id,
         request.sharer,

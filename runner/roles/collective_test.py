@@ -2,8 +2,9 @@
 
 A rank is lead or follower on the plan socket as in any group, with the same proofs, heartbeats and
 deadlines, but no plan is sent. It is ready when the ranks have met. An exchange's error does not
-say which rank failed. So the rank waits a moment before it leaves: the lead, which hears every
-rank's beats, may name the lost one. When the test is done, the rank waits to be drained.
+say which rank failed. So the rank waits a moment before it leaves, because the lead, which gets the
+heartbeats of all ranks, may name the lost rank. When the test is done, the rank waits to be
+drained.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ ROUND_S = 60.0
 NAMED_S = lifecycle.RANK_LOST_S + 1.0
 """After a failed exchange, the rank waits this many seconds for the lead to name the lost rank."""
 DRAINED_S = 30.0
-"""A rank that has finished the test waits this many seconds for the order to end, then ends by
-itself."""
+"""A rank that has finished the test waits this many seconds for the worker to drain it, then ends
+by itself."""
 
 
 class SuiteLoop:

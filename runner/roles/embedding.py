@@ -94,7 +94,8 @@ class EmbeddingRole(ServingRole):
         return reading
 
     def _load(self) -> SchedulerLoad:
-        """Return the numbers of running and waiting requests, and the best priority of each."""
+        """Return the numbers of running and of waiting requests, and the most urgent priority among
+        each."""
         computing = self._responder.computing or frozenset()
         running: list[int] = []
         waiting: list[int] = []

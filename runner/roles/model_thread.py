@@ -4,11 +4,11 @@ MLX's arrays and streams belong to the thread that made them, so loading, steps 
 between ranks share one thread. Each role has an `EngineLoop` that runs in it. An exception is
 reported and ends the thread; nothing is retried.
 
-A `Watchdog` detects that a thread of a runner has owed its next result for too long. Time without a
-CPU core does not count (`bus.patience`). The watched thread writes the time since which it has owed
-a result, and continues to run. So a value that the watchdog reads may be outdated on the next line.
-Each field is therefore read once into a local name. A deadline counts as passed only if the thread
-still owes the same result after the limit is computed.
+A `Watchdog` detects that a thread of a runner takes too long for its next result; such a thread
+owes the result. Time without a CPU core does not count (`bus.patience`). The watched thread writes
+the time since which it has owed a result, and continues to run. So a value that the watchdog reads
+may be outdated on the next line. Each field is therefore read once into a local name. A deadline
+counts as passed only if the thread still owes the same result after the limit is computed.
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ from runner.text import RendererNotReady, TextWorks
 Progressed = Callable[[LoadProgress], None]
 ENGINE_THREAD, TEXT_THREAD = "engine", "text"
 NO_PEER = b""
-"""Stands for the gateway process of requests that no gateway has sent."""
+"""Stands for the gateway process in messages that no gateway has sent, such as the cancellation of
+a request by the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,8 +332,8 @@ class ServingRole(Role):
 def load_of(
     requests: Mapping[RequestId, OpenRequest], at_work: Collection[RequestId]
 ) -> SchedulerLoad:
-    """Return the numbers of running and waiting requests, and the best priority of each. `at_work`
-    are the requests that an engine process computes."""
+    """Return the numbers of running and of waiting requests, and the most urgent priority among
+    each. `at_work` are the requests that an engine process computes."""
     running: list[int] = []
     waiting: list[int] = []
     for request_id, request in requests.items():

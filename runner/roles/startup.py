@@ -19,7 +19,8 @@ from runner.text import PreparedRequest, ReadPrompt, TextThread, TextWorks
 
 
 class Startup:
-    """Call `loaded` first, then `stepped` for every step during warm-up.
+    """Takes a lead from loaded to ready. Call `loaded` first, then `stepped` for every step during
+    warm-up.
 
     `text` is the text thread. `opened` is called in the main thread with the result of `load_text`,
     before the runner is ready.

@@ -16,8 +16,8 @@ from bus.wire.shares import has_share
 from runner.serving.open_request import OpenRequest
 
 PREPARING_CHARS = 64 << 20
-"""Characters of text that wait to be tokenised. Above this limit, a requester whose text is already
-waiting is refused."""
+"""Limit of the characters of text that wait to be tokenised. Above it, a request is refused if
+other text of the same sharer is already waiting."""
 
 
 def not_served(spec: RunnerSpec, phase: Phase, submit: Submit) -> Refusal | None:
@@ -57,8 +57,8 @@ def too_long(coming: OpenRequest, opened: Collection[OpenRequest]) -> Refusal | 
 
 
 def too_many(coming: OpenRequest, opened: Collection[OpenRequest], most: int) -> Refusal | None:
-    """Return why one more request has no place among `most` open ones; None if it has one. A
-    requester with fewer requests than its fair share always has a place."""
+    """Return why one more request is refused if `most` requests are open; None if it is accepted. A
+    request of a sharer that has fewer than its fair share of open requests is always accepted."""
     sharers = [request.sharer for request in opened]
     if len(opened) < most or has_share(sharers, coming.sharer, most):
         return None

@@ -47,7 +47,8 @@ Asked = Submit | Credit | Cancel | Recall | Ping | ToProposer
 
 
 class GatewayListener(Protocol):
-    """The server, as the link sees it; called in the main thread. `peer` is a socket identity."""
+    """The methods of the server that the link calls, in the main thread. `peer` is a socket
+    identity."""
 
     @property
     def owed(self) -> Collection[RequestId]:
@@ -55,7 +56,7 @@ class GatewayListener(Protocol):
         ...
 
     def act_on(self, peer: bytes, message: Asked, now: float) -> None:
-        """Act on a message of a gateway process."""
+        """Act on a message of a gateway process or a verifier."""
         ...
 
     def cancel_peer(self, peer: bytes) -> int:

@@ -1,9 +1,9 @@
 """The seam between the request server and a responder, and one open request (decision 0083).
 
-Pure: time arrives as `now`. The server and the seam know requests and pieces of answers; tokens,
-rows, steps and batches are a responder's own. Promises to the gateway: entries are numbered without
-gaps in the order they are sent. A piece is never sent without credit, and a choice's end never
-before its pieces. Exactly one terminal comes last.
+Pure: time arrives as `now`. The server and the seam know only requests and pieces (parts of
+answers). Only a responder knows tokens, rows, steps and batches. Promises to the gateway: entries
+are numbered without gaps in the order they are sent. A piece is never sent without credit, and a
+choice's end never before its pieces. Exactly one terminal comes last.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from bus.wire.shares import Sharer
 from runner.text import Piece, PromptPiece, TextPiece
 
 UNNAMED: Sharer = ("",)
-"""The requester (whose fair share is counted) of all requests whose gateway names no requester."""
+"""The sharer of all requests whose gateway names no sharer."""
 CancelReason = Literal["client", "deadline", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True)
 class VectorsPiece:
-    """The vectors of the inputs from index `start` on, which are sent as `Vectors`. `cut` are the
-    indices of inputs whose end was cut off."""
+    """The embedding vectors of the inputs from index `start` on, which are sent as `Vectors`. `cut`
+    are the indices of inputs whose end was cut off."""
 
     start: int
     vectors: tuple[bytes, ...]

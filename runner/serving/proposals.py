@@ -1,9 +1,10 @@
-"""The verifiers that a runner drafts for: their rows' tokens, as far as they were sent.
+"""The verifiers (other runners) that a runner drafts for, and the tokens of their rows that were
+sent so far.
 
-Pure. A verifier sends a row's tokens once. It names the number of tokens that the runner has; if
-this is wrong, the refusal has the right number. A verifier has at most `MOST_ROWS` rows; the row
-that was asked about longest ago is dropped for a new one. A verifier is not trusted: any field may
-be wrong, and costs a refusal.
+Pure. A verifier sends a row's tokens once. Each question names the number of the row's tokens that
+this runner already has. If the runner has fewer, its refusal has the right number. A verifier has
+at most `MOST_ROWS` rows; the row that was asked about longest ago is dropped for a new one. A
+verifier is not trusted: any field may be wrong, and a wrong field is answered with a refusal.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ProposalTaker(Protocol):
         ...
 
     def alive(self, peer: bytes, now: float) -> None:
-        """Note that a gateway process or a verifier lives."""
+        """Record that a gateway process or a verifier is alive."""
         ...
 
     def drop(self, peer: bytes) -> None:
@@ -75,8 +76,8 @@ class VerifierTexts:
     rows: OrderedDict[int, list[TokenId]] = field(default_factory=OrderedDict[int, list[TokenId]])
 
     def take(self, message: Propose) -> list[TokenId] | ProposalRefused:
-        """Return all tokens of the row with those of the message, or a refusal. Tokens of the row
-        from number `base` on that were there before are dropped."""
+        """Add the message's tokens to the row from number `base` on, in place of any tokens that
+        were there. Return all tokens of the row, or a refusal."""
         if (refusal := self._wrong(message)) is not None:
             return ProposalRefused(message.number, refusal, 0)
         text = self.rows.get(message.row, [])
@@ -86,7 +87,7 @@ class VerifierTexts:
             return ProposalRefused(message.number, refusal, len(text))
         text = [*text[: message.base], *map(TokenId, unpack_ids(message.tokens))]
         if not 0 < message.prompt <= len(text):
-            why = f"prompt: {message.prompt} of {len(text)} tokens are no prompt"
+            why = f"prompt: must be 1 to {len(text)} (the row's tokens), not {message.prompt}"
             return ProposalRefused(message.number, Refusal(reason="bad_request", message=why), 0)
         self.rows[message.row] = text
         self.rows.move_to_end(message.row)

@@ -1,4 +1,4 @@
-"""Whether a proposer in another runner can be used now.
+"""Decides whether a proposer in another runner can be used now.
 
 Pure: time arrives as `now`. The round trip is measured before a proposer is used, and every second
 from then on. A proposer that was lost or refused is tried again after a pause; each pause is twice
@@ -36,7 +36,8 @@ class ProposerTrouble:
 
 @dataclass(slots=True)
 class ProposerLife:
-    """The state of the connection to one proposer after another. `use` is what a reading shows."""
+    """The state of the connection to a proposer. `begin` replaces the proposer by another one.
+    `use` is the state that this runner's readings show."""
 
     use: ProposerUse
     _lost: LostTime = field(default_factory=LostTime)
@@ -54,7 +55,7 @@ class ProposerLife:
 
     @property
     def why_not(self) -> str:
-        """Return why no drafts can be asked for; empty if they can."""
+        """Return why no drafts can be requested; empty if they can."""
         if self.state == "ready":
             return ""
         name = f"{self.use.model}, which the model's card names as its draft model,"
@@ -75,18 +76,18 @@ class ProposerLife:
         return self.state == "paused" and now >= self._tries_at
 
     def connecting(self, now: float) -> None:
-        """Note that a connection was opened."""
+        """Record that a connection was opened."""
         self._heard_at, self._pinged_at, self._last_ping_at = now, None, float("-inf")
         self._trips.clear()
         self._become("connecting")
 
     def note_alive(self, now: float) -> None:
-        """Note a message of the proposer."""
+        """Record that a message of the proposer has arrived."""
         self._heard_at = now
 
     def pings(self, now: float) -> bool:
-        """Return whether to send a ping now; it then counts as sent. One ping is open at a time;
-        before the proposer is used, one follows the other."""
+        """Return whether to send a ping now; if so, it counts as sent. Only one ping is unanswered
+        at a time. Until the proposer is used, the next ping follows each answer at once."""
         if self._pinged_at is not None or self.state not in ("connecting", "ready"):
             return False
         if self.state == "ready" and now - self._last_ping_at < PING_S:
@@ -115,7 +116,7 @@ class ProposerLife:
         return bool(self._trips) and min(self._trips) <= FAR_S
 
     def attached(self) -> None:
-        """Note that the proposer drafts."""
+        """Record that the proposer has agreed to draft."""
         self._become("ready")
 
     def note_question(self, number: int, now: float) -> None:
@@ -127,7 +128,8 @@ class ProposerLife:
             self._pause_s = FIRST_PAUSE_S
 
     def look(self, now: float) -> ProposerTrouble | None:
-        """Return the loss of a proposer that is silent or owes a draft for too long."""
+        """Return the trouble if the proposer has been silent, or has owed a draft, for too long;
+        else None."""
         self._lost.pass_by(now)
         if self.state not in ("connecting", "ready"):
             return None

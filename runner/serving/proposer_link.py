@@ -45,10 +45,12 @@ REFUSED = "the proposer refused: "
 
 
 class DraftTaker(Protocol):
-    """The verifier's scheduler, as the link sees it; called in the main thread."""
+    """The part of this runner (a verifier) that gets the drafts. Its methods are called in the main
+    thread."""
 
     def usable(self, why_not: str) -> None:
-        """Ask for drafts from now on, or no more because of `why_not`."""
+        """Request drafts from now on if `why_not` is empty; otherwise stop, for the reason
+        `why_not`."""
         ...
 
     def drafted(self, number: int, tokens: Sequence[TokenId]) -> None:
@@ -56,8 +58,8 @@ class DraftTaker(Protocol):
         ...
 
     def undrafted(self, number: int, has: int | None) -> None:
-        """Note that there will be no such draft. `has`: how many tokens of the row the proposer
-        has, if it only lacked some."""
+        """Record that the draft with this number will not come. `has`: if the proposer refused only
+        because it lacks tokens of the row, how many it has."""
         ...
 
 
@@ -86,7 +88,7 @@ class ProposerLink:
 
     @property
     def why_not(self) -> str:
-        """Return why no drafts can be asked for; empty if they can."""
+        """Return why no drafts can be requested; empty if they can."""
         return self._life.why_not
 
     def go_to(self, place: ProposerPlace) -> None:
@@ -105,7 +107,7 @@ class ProposerLink:
         self.watch(now)
 
     def watch(self, now: float) -> None:
-        """Connect, ping, and notice a loss; called a few times a second."""
+        """Connect to the proposer, ping it, and detect its loss; called a few times a second."""
         if (trouble := self._life.look(now)) is not None:
             self._trouble(trouble, now)
         if self.vocabulary and self._life.may_connect(now):
@@ -158,7 +160,11 @@ class ProposerLink:
                 self._trouble(ProposerTrouble("model_unavailable", message.message[:200]), now)
             case Attached():
                 self._life.attached()
-                self._log.info("a proposer drafts", node=self._place.node, model=self._place.model)
+                self._log.info(
+                    "a proposer in another runner now drafts for this one",
+                    node=self._place.node,
+                    model=self._place.model,
+                )
                 self._taker.usable("")
             case Proposed():
                 self._proposed(message)
@@ -172,13 +178,14 @@ class ProposerLink:
             why = f"the runner of {self._place.model} belongs to an older version of shoal"
             self._trouble(ProposerTrouble("protocol", why), now)
         elif message.instance != self._place.proposer:
-            why = f"another runner answers for {self._place.model}"
+            why = f"another runner answers at the address of {self._place.model}"
             self._trouble(ProposerTrouble("unknown_instance", why), now)
         elif self._life.pings(now):
             self._send(Ping(self._shell.speaker.boot))
 
     def _proposed(self, message: Proposed) -> None:
-        """Pass a draft on. A draft of another length than was asked for is an error."""
+        """Pass a draft on to the scheduler. A draft of another length than was requested is an
+        error."""
         length = self._lengths.pop(message.number, None)
         if length is None:
             return
@@ -222,7 +229,8 @@ class ProposerLink:
         return self._link is not None and self._link.send(pack_to_runner(message))
 
     def _trouble(self, trouble: ProposerTrouble, now: float) -> None:
-        """Stop asking, and try again after a pause. Rows continue without drafts."""
+        """Close the connection, and try the proposer again after a pause. Rows continue without
+        drafts."""
         self._hang_up()
         self._life.troubled(trouble, now)
         self._log.warning(

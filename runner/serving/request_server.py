@@ -1,8 +1,8 @@
 """Talks to gateway processes: takes their requests and sends the entries of a responder's answers.
 
 Runs in the main thread. A submit is answered once with `Accepted` or `Refused`; a repeated submit
-gets the same answer and is not run again. Each request ends exactly once. A role brings only the
-`Responder`, which sees requests and gives pieces of answers.
+gets the same answer and is not run again. Each request ends exactly once. A role provides only the
+`Responder`, which gets requests and returns pieces of answers.
 """
 
 from __future__ import annotations

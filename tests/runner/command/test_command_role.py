@@ -146,7 +146,7 @@ def test_a_cancelled_request_is_hung_up_on(site: CommandSite) -> None:
             {},
             "answered /v1/chat/completions with 400: temperature: too hot",
         ),
-        (["--fault", "other-port"], {}, "nobody listens"),
+        (["--fault", "other-port"], {}, "no program listens at the port"),
         (["--key", "else"], {}, "answered /v1/chat/completions with 401: the key is wrong"),
         ([], {"health": "/ready"}, "GET /ready answered 503"),
         (["--fault", "greedy"], {"memory_bytes": 200 << 20}, "memory_bytes = 209,715,200"),
