@@ -4,11 +4,11 @@ answers), watches whether the runner is alive.
 Each `RequestObserver` receives entries in order and without a gap; a gap ends the request with
 `internal`. If a request is resumed, its observer does not receive the answer so far again. The
 runner is lost if the socket stays disconnected for 1 s, or if the runner makes no progress for 12 s
-with a request that could advance. If the runner is silent for 2 s and another is ready, requests
-leave it for the other one. Accepted requests then end with `runner_lost`, unless the runner
-reported their tokens (`resumes`), or no part of the answer has come: their observers may resume
-them. A request that was never
-accepted is returned to the dispatcher, since no work was done.
+with a request that could advance. If the runner is silent for 2 s, or makes no progress for 6 s,
+and another is ready, requests leave it for the other one. Accepted requests then end with
+`runner_lost`, unless the runner reported their tokens (`resumes`), or no part of the answer has
+come: their observers may resume them. A request that was never accepted is returned to the
+dispatcher, since no work was done.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from bus.wire.messages.traces import RankTraced
 from bus.wire.shares import Sharer
 from gateway.runners.credit import CreditBook
 from gateway.runners.late_traces import LateTraces
-from gateway.runners.liveness import SILENT_S, Liveness, Verdict
+from gateway.runners.liveness import Liveness, Verdict
 from gateway.runners.observer import RequestObserver
 from gateway.runners.resuming import LOST, Loss, Occupant, Resumption, judge
 from gateway.runners.runner_socket import RunnerSocket
@@ -148,8 +148,12 @@ class RunnerConnection:
         self._send_adapted(message)
 
     def leave(self) -> None:
-        """Have the requests of this silent runner resume at another one. Requests that cannot
-        resume stay, and so do requests that may have silenced an earlier runner."""
+        """Have the requests of this silent or stuck runner resume at another one. Requests that
+        cannot resume stay, and so do requests that may have silenced an earlier runner.
+
+        A silent runner has not died, so a request that was never lost before is no suspect. So
+        requests begin together at the next runner. If that one is lost as well, they are suspects.
+        """
         moving = [
             request
             for request in self._open.values()
@@ -158,12 +162,17 @@ class RunnerConnection:
         if not moving:
             return
         self.verdict = "suspect"
-        self._log.warning("the runner is silent: its requests leave", leaving=len(moving))
+        now = self._reactor.now()
+        is_silent = now >= self.life.silent_at
+        why = "did not answer" if is_silent else "made no progress"
+        seconds = now - (self.life.heard_at if is_silent else self.life.moved_at)
+        message = f"the runner {why} for {seconds:.1f} s"
+        self._log.warning("requests leave a runner", why=message, leaving=len(moving))
         for request in moving:
             del self._open[request.request_id]
             self._send_adapted(Cancel(request.request_id, "shutdown"))
-        silent = f"the runner did not answer for {SILENT_S:g} s"
-        _lose(moving, "runner_lost", silent, self._reactor.now())
+            request.begun = request.begun and request.observer.resuming.resumes > 0
+        _lose(moving, "runner_lost", message, now)
 
     def forget(self, request_id: RequestId) -> None:
         """Ignore all further entries of this request; its observer is not called again."""

@@ -1,5 +1,6 @@
 """Decides whether a runner still works. A silent runner is suspect after 2 s. A runner that owes
-progress is suspect after 4 s without any, and lost after 12 s.
+progress is suspect after 4 s without any, and lost after 12 s. Requests may leave it earlier:
+after 2 s of silence, or after 6 s without progress if it was faster before.
 
 Pure: time arrives as `now`. A runner owes progress while one of its requests could advance.
 Progress is an arrived entry or a new step number of the *engine*. A runner that owes no progress is
@@ -15,6 +16,10 @@ from typing import Literal
 Verdict = Literal["well", "suspect", "lost"]
 SILENT_S = 2.0
 SUSPECT_S = 4.0
+STUCK_S = 6.0
+STUCK_FACTOR = 3.0
+"""Requests may leave a runner that has made no progress for `STUCK_S`, and for this many times as
+long as its slowest progress took."""
 LOST_S = 12.0
 LATE_S = 2.0
 """If two ticks of this process are further apart than this, no runner is blamed for silence."""
@@ -25,7 +30,8 @@ class Liveness:
     """One runner's liveness, as one gateway process sees it.
 
     `moved_at`: the last progress, or the last time that no progress was owed. `heard_at`: the last
-    message. `woke_at`: the end of the last stall of this process.
+    message. `woke_at`: the end of the last stall of this process. `slowest_s`: the longest time
+    between two steps of progress that was owed.
     """
 
     moved_at: float
@@ -33,6 +39,7 @@ class Liveness:
     ticked_at: float
     step: int = -1
     woke_at: float = 0.0
+    slowest_s: float = 0.0
 
     def pong(self, *, step: int, now: float) -> None:
         """Count an answered ping. The runner is alive; if its step number has changed, it is also
@@ -40,16 +47,28 @@ class Liveness:
         self.heard_at = now
         if step != self.step:
             self.step = step
-            self.moved_at = now
+            self._moved(now)
 
     def entries(self, now: float) -> None:
         """Count the arrival of a request's entries."""
-        self.heard_at = self.moved_at = now
+        self.heard_at = now
+        self._moved(now)
+
+    def _moved(self, now: float) -> None:
+        self.slowest_s = max(self.slowest_s, now - self.moved_at)
+        self.moved_at = now
 
     @property
     def silent_at(self) -> float:
         """Return when the runner becomes suspect, unless a message of it arrives before."""
         return max(self.heard_at, self.woke_at) + SILENT_S
+
+    @property
+    def leave_at(self) -> float:
+        """Return when requests may leave the runner for another, unless it answers or moves on
+        before."""
+        stuck_s = max(STUCK_S, STUCK_FACTOR * self.slowest_s)
+        return min(self.silent_at, self.moved_at + stuck_s)
 
     def tick(self, *, owed: bool, now: float) -> Verdict:
         """Return the verdict on the runner. Call this every second. `owed`: some open request could

@@ -178,15 +178,16 @@ class RunnerClients:
         now = self._bus.reactor.now()
         for connection in list(self._connections.values()):
             connection.tick(now)
-            if connection.open_requests and connection.life.silent_at < now + TICK_S:
-                due_at = max(connection.life.silent_at, now)
-                look = partial(self._leave_if_silent, connection, due_at)
+            if connection.open_requests and connection.life.leave_at < now + TICK_S:
+                due_at = max(connection.life.leave_at, now)
+                look = partial(self._leave_if_stuck, connection, due_at)
                 self._bus.reactor.later(due_at - now, look)
 
-    def _leave_if_silent(self, connection: RunnerConnection, due_at: float) -> None:
-        """If a runner is silent and another one of its model is ready, have its requests move."""
+    def _leave_if_stuck(self, connection: RunnerConnection, due_at: float) -> None:
+        """If a runner is silent or makes no progress, and another one of its model is ready, have
+        its requests move."""
         now = self._bus.reactor.now()
-        if connection.life.silent_at <= now < due_at + LATE_S and self._has_other(connection):
+        if connection.life.leave_at <= now < due_at + LATE_S and self._has_other(connection):
             connection.leave()
 
     def _has_other(self, connection: RunnerConnection) -> bool:

@@ -114,11 +114,25 @@ def test_a_stream_leaves_a_silent_runner_for_another_that_is_ready(
     frozen_at = time.monotonic()
     again = submit_of(other)
     print(f"submitted again {time.monotonic() - frozen_at:.2f} s after the runner froze")
-    assert again["deaths"] == 1 and again["has"][0] > 0
+    assert (again["deaths"], again["suspect"]) == (1, False) and again["has"][0] > 0
     runner.signal(signal.SIGCONT)
     reader.wait_end(30)
     assert reader.error is None and reader.text.split() == reader.text.split()[:8] * 15
     eventually(lambda: runner.heard("cancel"), 5, "the first runner stops computing")
+    other.end()
+
+
+def test_a_stream_leaves_a_runner_that_answers_but_makes_no_progress(
+    testbed: GatewayTestbed, runner: Runner
+) -> None:
+    reader = Reader(testbed, "keeps=1 tokens=2 every_ms=30000", x_timeout_s=9)
+    assert submit_of(runner)["deaths"] == 0
+    other = testbed.runner("inst-4")
+    again = submit_of(other)
+    assert (again["deaths"], again["suspect"]) == (1, False)
+    eventually(lambda: runner.heard("cancel"), 5, "the first runner stops computing")
+    reader.wait_end(15)
+    assert reader.error is not None and "9 s" in reader.error["message"]
     other.end()
 
 

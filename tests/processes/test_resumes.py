@@ -118,6 +118,21 @@ def test_streams_of_all_kinds_survive(
         assert p95 <= (5.0 if fault == "SIGSTOP" else 3.0)
 
 
+def test_requests_leave_a_group_that_stands_still(
+    cluster: Cluster, undisturbed: Streams, fresh: Callable[[], str]
+) -> None:
+    """The lead of a group whose follower is frozen answers, but makes no progress."""
+    gaps: list[float] = []
+    for _ in range(2 if PROVING else 1):
+        cluster.clear()
+        name = fresh()
+        placed = cluster.place(name, min_nodes=2, sharding="pipeline")
+        cluster.place(name, excluded_nodes=[shard["node"] for shard in placed["shards"]])
+        hit = functools.partial(strike, cluster, placed, "SIGSTOP")
+        gaps += gaps_of(cluster.nodes[0], undisturbed, name, 30, hit)
+    note("pipeline, replica", "SIGSTOP", gaps)
+
+
 def test_a_lost_node_takes_no_stream_along(
     cluster: Cluster, undisturbed: Streams, fresh: Callable[[], str]
 ) -> None:

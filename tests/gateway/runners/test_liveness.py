@@ -32,6 +32,25 @@ def test_an_engine_without_progress_is_suspect_after_4_s() -> None:
     assert verdicts == ["well"] * 3 + ["suspect"] * 2
 
 
+def test_requests_leave_a_silent_runner_after_2_s_and_a_stuck_one_after_6() -> None:
+    runner = life()
+    assert runner.leave_at == 2.0
+    for second in range(1, 6):
+        runner.pong(step=-1, now=float(second))
+        assert runner.leave_at == min(second + 2.0, 6.0)
+
+
+def test_a_slow_runner_is_stuck_after_three_times_its_slowest_progress() -> None:
+    runner = life()
+    runner.pong(step=1, now=3.0)
+    runner.pong(step=2, now=4.0)
+    runner.pong(step=2, now=11.5)
+    assert runner.slowest_s == 3.0 and runner.leave_at == 4.0 + 9.0
+    runner.tick(owed=False, now=12.0)
+    runner.pong(step=3, now=12.5)
+    assert runner.slowest_s == 3.0, "nothing was owed meanwhile"
+
+
 def test_a_live_main_thread_cannot_hide_a_stuck_engine() -> None:
     runner = life()
     runner.pong(step=7, now=0.0)
