@@ -37,7 +37,7 @@ PassedOverReason = Literal[
 ]  # fmt: skip
 """Why a file or folder among the models is not a model, or has no effect. The worker has a text for
 each reason (`worker.models.passed_over`)."""
-_FROM_CARD_FILE = ("aliases", "defaults", "card_at_s", "noted", "pin")
+_FROM_CARD_FILE = ("aliases", "defaults", "card_at_s", "noted", "pin", "prefill_on")
 _FROM_ORIGIN = ("origin", "sources")
 NAME_CHARACTERS, PATH_CHARACTERS, WORDS_CHARACTERS = 200, 600, 700
 """Maximum lengths of the texts of a `PassedOver`."""
@@ -93,9 +93,11 @@ class ModelCard(Message):
     `tool_parser` and `reasoning_parser`: the parsers of its output; empty: as its chat template
     says. `special_tokens_in_messages`: special tokens in the text of messages count as tokens, not
     as text. `speculate`: how tokens are drafted; None: as the runner's setting says. `draft`: its
-    draft model. `made_from`: the model it was quantized from. `load_s`: the seconds of its last
-    load here, with a new runner, and `tokens_per_s` the speed of one row of the whole model; 0: not
-    measured. `gpus`: those over which its program of `engines.toml` divides its memory equally.
+    draft model. `prefill_on`: the node (id, name or `auto`) that computes long prompts for
+    instances on other nodes; empty: none does. `made_from`: the model it was quantized from.
+    `load_s`: the seconds of its last load here, with a new runner, and `tokens_per_s` the speed of
+    one row of the whole model; 0: not measured. `gpus`: those over which its program of
+    `engines.toml` divides its memory equally.
     """
 
     model: ModelId = Field(min_length=1)
@@ -152,6 +154,7 @@ class ModelCard(Message):
     special_tokens_in_messages: bool = False
     speculate: Speculate | None = None
     draft: DraftWeights | None = None
+    prefill_on: str = ""
     made_from: str = ""
     load_s: float = Field(default=0.0, ge=0)
     tokens_per_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)

@@ -32,7 +32,8 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.derived import meaning_of
 from gateway.requests.inbox import EntryInbox
-from gateway.requests.request import ClientRequest
+from gateway.requests.request import ClientRequest, open_row
+from gateway.requests.splitting import PhaseSplits
 from gateway.requests.waiting_queue import OwnTurns
 from gateway.requests.waiting_room import WaitingRoom
 from gateway.runners.pool import RunnerClients
@@ -89,6 +90,7 @@ class Dispatcher:
         self._counters = counters
         self._recalls = Recalls()
         self._memory = KeptMemory()
+        self._splits = PhaseSplits(bus, catalog, clients, self._place)
         self._own = OwnTurns(self.requests, lambda model: catalog.has_place(model, ()), self._place)
         self._room = WaitingRoom(
             options=options,
@@ -189,24 +191,12 @@ class Dispatcher:
     def rows(self) -> tuple[OpenRequestRow, ...]:
         """Return a row for each open request of this process."""
         now = self._reactor.now()
-        return tuple(
-            OpenRequestRow(
-                request=str(request.request_id),
-                model=str(request.model),
-                client=request.wire.client_id,
-                priority=request.wire.priority,
-                instance=request.instance,
-                waiting=not request.begun,
-                tokens=request.tokens,
-                seconds=round(now - request.since_at, 3),
-                spill=None if request.begun else request.spill,
-            )
-            for request in self.requests.values()
-        )
+        return tuple(open_row(request, now) for request in self.requests.values())
 
     def close(self) -> None:
         """Stop the timer of the deadlines, and stop waiting for models that are being pulled."""
         self._timer.cancel()
+        self._splits.close()
         self._room.close()
 
     # --- the requests' reports (RequestOwner) -------------------------------------------------
@@ -250,6 +240,7 @@ class Dispatcher:
         """Forget a request after its terminal entry. If the request failed, also drop the other
         requests of the same body."""
         self.requests.pop(request.request_id, None)
+        self._splits.stop(request.request_id)
         if request.resuming.is_culprit:
             self._log.error("a request killed its runner again", request=request.request_id)
         if request.has_waited or request.was_displaced or request.waited_for_own:
@@ -294,7 +285,9 @@ class Dispatcher:
             if now - request.commented_at >= PROGRESS_S:
                 request.commented_at = now
                 request.inbox.say(self._room.progress(request, now))
-        elif request.instance and now - max(request.moved_at, request.commented_at) >= QUIET_S:
+        elif (request.instance or request.request_id in self._splits) and now - max(
+            request.moved_at, request.commented_at
+        ) >= QUIET_S:
             request.commented_at = now
             request.inbox.say("keep-alive")
 
@@ -302,9 +295,13 @@ class Dispatcher:
 
     def _place(self, request: ClientRequest) -> None:
         """Submit the request to a ready instance; if there is none, queue the request."""
-        chosen = self._catalog.choose(request.wire, request.excluded, request.affinity)
+        chosen = self._splits.take(request) or self._catalog.choose(
+            request.wire, request.excluded, request.affinity
+        )
         if chosen is None:
             self._refuse(request, self._room.add(request))
+            return
+        if self._splits.begin(request, chosen):
             return
         now = self._reactor.now()
         request.submitted(chosen, now, self._options.request_timeout_s)
@@ -323,7 +320,7 @@ class Dispatcher:
 
     def _stop(self, request: ClientRequest) -> None:
         now = self._reactor.now()
-        if self._room.remove(request.request_id):
+        if self._room.remove(request.request_id) or self._splits.stop(request.request_id):
             request.end_cancelled(now)
         elif self._clients.ask(Cancel(request.request_id, "client")):
             request.stopping_since = request.stopping_since or now
@@ -355,6 +352,7 @@ class Dispatcher:
         request = self.requests.pop(request_id, None)
         if request is None:
             return
+        self._splits.stop(request_id)
         if not self._room.remove(request_id) and not self._own.remove(request):
             self._clients.ask(Cancel(request_id, why))
         self._clients.forget(request_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from bus.wire.calls.processes import OpenRequestRow
 from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId, RequestId
 from bus.wire.instances import Instance
@@ -324,6 +325,21 @@ class ClientRequest:
         self.prompt_tokens = self.prompt_tokens or last.usage.prompt_tokens
         self.failed = last.reason if isinstance(last, Failed) else None
         self._owner.ended(self)
+
+
+def open_row(request: ClientRequest, now: float) -> OpenRequestRow:
+    """Return what `/queue` says about an open request."""
+    return OpenRequestRow(
+        request=str(request.request_id),
+        model=str(request.model),
+        client=request.wire.client_id,
+        priority=request.wire.priority,
+        instance=request.instance,
+        waiting=not request.begun,
+        tokens=request.tokens,
+        seconds=round(now - request.since_at, 3),
+        spill=None if request.begun else request.spill,
+    )
 
 
 def _usage_of(request: ClientRequest) -> Usage:

@@ -44,6 +44,8 @@ SPECULATE_PROTOCOL = 14
 """First version with requests that choose a drafter."""
 MTP_PROTOCOL = 15
 """First version with MTP heads as drafters."""
+SPLIT_PROTOCOL = 16
+"""First version in which a runner computes prompts for other nodes."""
 
 
 def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
@@ -90,6 +92,8 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
         return _older("which has no prompt requests", "echo")
     if protocol < PROMPT_PROTOCOL and request.question is not None:
         return _older("which has no prompt requests", None)
+    if protocol < SPLIT_PROTOCOL and request.question and request.question.wants in ("cost", "kv"):
+        return _older("which computes no prompts for other nodes", None)
     if protocol < RULE_PROTOCOL and request.output.is_later:
         return _older("which does not support this output format", request.output.field)
     if protocol < RULE_PROTOCOL and request.min_tokens is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bus.models.kv import DiskReport, KvKey, RunQuestion
+from bus.models.kv import DiskReport, KvKey, RunQuestion, TokenChain
 from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
 from runner.engine import (
@@ -76,6 +76,7 @@ class LeadLoop:
         self._stopping = False
         self._has_reports = True
         self._tidied_at = 0
+        self._hurries = False
         self.facts: EngineFacts | None = None
         self.scheduler: Scheduler | None = None
         self.status = EngineStatus()
@@ -108,6 +109,31 @@ class LeadLoop:
             return 0.0
         with self._lock:
             return self.scheduler.expected_s()
+
+    def kv_way(self, adapter: str) -> str:
+        """Return the way of computing, as a hash, of KV that moves between nodes; empty: none
+        does."""
+        disk = None if self._engine is None else self._engine.disk
+        key = disk.keys.get(adapter) if disk is not None and disk.moves else None
+        return "" if key is None else key.how
+
+    def is_writing(self, prompt: TokenChain) -> bool:
+        """Return whether KV of a prompt is being written to disk. If the engine has no other work,
+        it hands the KV over to the files' threads at once."""
+        disk = None if self.scheduler is None else self.scheduler.disk
+        if disk is None:
+            return False
+        with self._lock:
+            is_writing = disk.is_writing(prompt)
+        if is_writing and self._tidied_at != self.status.steps_done:
+            self._hurries = True
+            self._wake.set()
+        return is_writing
+
+    def awaits_files(self) -> bool:
+        """Return whether a row may be waiting for a file of KV."""
+        disk = None if self.scheduler is None else self.scheduler.disk
+        return disk is not None and disk.is_awaited
 
     def scheduler_load(self) -> SchedulerLoad | None:
         """Return the load of the scheduler; None before the model is loaded."""
@@ -239,8 +265,9 @@ class LeadLoop:
             wake_at = scheduler.wake_at()
         wait_s = None if wake_at is None else max(wake_at - clock_now(), 0.0)
         if self._tidied_at != self.status.steps_done and (wait_s is None or wait_s > IDLE_S):
-            if self._wake.wait(IDLE_S):
+            if not self._hurries and self._wake.wait(IDLE_S):
                 return
+            self._hurries = False
             self._tidied_at = self.status.steps_done
             tidy()
             engine.rest()

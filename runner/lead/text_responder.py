@@ -19,6 +19,7 @@ from bus.wire.messages.tokens import Displaced, PromptAnswer, Suspended
 from runner import schedule
 from runner.lead.lead_loop import LeadLoop, Stepped
 from runner.lead.open_text import OpenText, resume_request
+from runner.lead.prompt_kv import PromptKv, is_for_other
 from runner.lead.trace import trace_of
 from runner.serving import OpenRequest, RequestServer
 from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWorks
@@ -48,11 +49,15 @@ class TextResponder:
         self._now = shell.reactor.now
         self._log = shell.log
         self._texts: dict[RequestId, OpenText] = {}
+        self._kv = PromptKv(loop, shell.reactor, server.flush)
+        self._waits = 0
 
     # --- from the server -----------------------------------------------------------------
 
     def step(self, now: float) -> int:
-        return self._loop.status.steps_done
+        if self._kv.is_writing or self._loop.awaits_files():
+            self._waits += 1  # waiting for a file has its own deadline
+        return self._loop.status.steps_done + self._waits
 
     def refusal(self, request: OpenRequest, now: float) -> Refusal | None:
         """Return why a request is refused; None if it is accepted. If there is no room, a request
@@ -122,7 +127,9 @@ class TextResponder:
         if text.trace is not None:
             self._server.send(request.peer, text.trace.report(now))
             self.ask_ranks(text)
-        request.answer = text.history()
+        computes_kv = is_for_other(request.request) and self._server.phase != "ended"
+        tokens = text.prepared.tokens
+        request.answer = self._kv.cost(request, tokens) if computes_kv else text.history()
         return text.usage()
 
     # --- from the text thread ------------------------------------------------------------
@@ -143,6 +150,9 @@ class TextResponder:
                 self._place(request, answer, now)
             elif isinstance(answer, ReadPrompt):
                 prompt = PromptAnswer(answer.tokens, answer.text, answer.context_tokens)
+                question = request.request.question
+                if question is not None and question.wants == "cost":
+                    prompt = self._kv.cost(request, answer.tokens)
                 request.answer_prompt(answer.count, prompt, now)
             else:
                 request.refuse(answer, now)
@@ -229,7 +239,11 @@ class TextResponder:
                         note("memory_short", request.request_id, why=event.why)
                         self._log.warning("ended a row: not enough memory", why=event.why)
                     totals.drafters = sum_drafters((totals.drafters, event.cost.drafts.drafters))
-                    text.row_finished(choice, event.finish, event.cost, now)
+                    finish = partial(text.row_finished, choice, event.finish, event.cost, now)
+                    if is_for_other(request.request):
+                        self._kv.write(text.prepared, finish)
+                    else:
+                        finish()
                 case schedule.RowFailed():
                     totals.drafters = sum_drafters((totals.drafters, event.cost.drafts.drafters))
                     text.choices[choice].cost = event.cost

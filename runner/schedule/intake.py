@@ -14,12 +14,14 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bus.models.kv import TokenChain
 from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId
-from bus.wire.messages.requests import Speculate
+from bus.wire.messages.requests import PromptCost, Speculate
 from bus.wire.shares import Sharer, Shares, standing
 from runner.schedule.costs import GroupSize
 from runner.schedule.drafting import RemoteQuestions
+from runner.schedule.restoring import prompt_cost
 from runner.schedule.rows import Row
 from runner.schedule.table import RowTable
 from runner.text import PreparedRequest
@@ -63,6 +65,10 @@ class Intake:
             message = "x_speculate = grammar needs a response format or a required tool call"
             return Refusal(reason="bad_request", message=message, field="x_speculate")
         return self._never_fits(prepared, made)
+
+    def prompt_cost(self, prompt: TokenChain, how: str) -> PromptCost:
+        """Return what computing a prompt here would cost."""
+        return prompt_cost(self._table, prompt, how)
 
     @property
     def why_no_drafts(self) -> str:

@@ -5,6 +5,8 @@ Pure. `DiskIndex` knows the files; this module knows the memory and the costs.
 
 from __future__ import annotations
 
+from bus.models.kv import TokenChain
+from bus.wire.messages.requests import PromptCost
 from runner.engine import PrefixRestore
 from runner.schedule.costs import GroupSize
 from runner.schedule.prefixes import PrefixMatch
@@ -16,6 +18,33 @@ def will_keep(table: RowTable, length: int) -> bool:
     """Return whether a prefix of this length fits into memory beside the live rows."""
     return table.cost_bytes([length]) <= min(
         table.prefixes.limit_bytes, table.kv_bytes - table.live_bytes()
+    )
+
+
+def prompt_cost(table: RowTable, prompt: TokenChain, how: str) -> PromptCost:
+    """Return what computing a prompt here would cost. `how` is the runner's way of computing; empty
+    if it has no files of KV."""
+    match, disk, costs = table.prefixes.find(prompt), table.disk, table.costs
+    saved = 0 if disk is None else disk.saved(prompt)
+    have = max(saved, 0 if match is None else match.length)
+    missing = max(prompt.length - have, 0)
+    is_measured = costs.prefill.is_measured
+    seconds = costs.prefill_s(GroupSize(missing, (have + prompt.length) // 2))
+    left = [max(row.length - row.computed, 0) for row in table.rows.values() if not row.made]
+    moves = (
+        disk is not None
+        and disk.seeks.is_on
+        and prompt.length >= disk.least_tokens
+        and will_keep(table, prompt.length)
+    )
+    return PromptCost(
+        tokens=prompt.length,
+        missing=missing,
+        saved=saved,
+        prefill_s=seconds if is_measured else 0.0,
+        busy_s=costs.prefill_s(*(GroupSize(tokens, tokens // 2) for tokens in left if tokens)),
+        kv_bytes=table.cost_bytes([prompt.length]),
+        how=how if moves else "",
     )
 
 

@@ -211,9 +211,9 @@ class Text:
         prompt = self._prompt(request, context_tokens, special=question.special)
         count = len(prompt.tokens)
         match question.wants:
-            case "count":
+            case "count" | "kv":
                 return ReadPrompt(count, context_tokens)
-            case "tokens":
+            case "tokens" | "cost":
                 if count > LISTED_TOKENS:
                     text = f"too many tokens to list: {count}; the limit is {LISTED_TOKENS}"
                     raise BadRequest(text, field="prompt")

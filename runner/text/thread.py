@@ -120,7 +120,9 @@ class TextThread(Generic[Prepared]):
         request: GenerationRequest,
         answered: Callable[[Prepared | Refusal], None],
     ) -> None:
-        work = works.prepare if request.question is None else works.read
+        question = request.question
+        computes = question is None or question.wants == "kv"
+        work = works.prepare if computes else works.read
         try:
             answer = work(request, self.context_tokens)
         except RendererNotReady as error:

@@ -137,6 +137,7 @@ def model_card(
         special_tokens_in_messages=notes.special_tokens_in_messages,
         speculate=notes.speculate,
         draft=notes.draft_model,
+        prefill_on=notes.prefill_on,
         bundled=bundled,
         layer_bytes=parts.layers,
         layer_active_bytes=parts.active,

@@ -34,6 +34,7 @@ CARD_BYTES = 64 << 10
 DEFAULTS_BYTES = 16 << 10
 """Maximum size of a card's defaults for requests; all nodes get them every half minute."""
 MOST_ALIASES, MOST_STOPS, STOP_CHARACTERS = 16, 16, 200
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 FOR_PEOPLE = ("name", "summary", "license")
 MEANT = {
@@ -87,8 +88,10 @@ class Notes:
     that do not say it are drafted; None: as the runner's setting says. `draft_model`: the smaller
     model that guesses its tokens. `mtp_folder`: the folder inside the model's folder with the
     weights of its MTP head; empty: they are in the model's own files. `mtp_depth`: the most tokens
-    that the head guesses in a row; 0: not set. `said`: the keys that the file sets. `template`: a
-    Go template, which earlier versions accepted; requests to the model are refused while it is set.
+    that the head guesses in a row; 0: not set. `prefill_on`: the node that computes long prompts
+    for instances on other nodes; `auto`: the fastest; empty: none does. `said`: the keys that the
+    file sets. `template`: a Go template, which earlier versions accepted; requests to the model are
+    refused while it is set.
     """
 
     thinking_default: bool | None = None
@@ -117,6 +120,7 @@ class Notes:
     draft_model: DraftWeights | None = None
     mtp_folder: str = ""
     mtp_depth: int = 0
+    prefill_on: str = ""
 
     def defaults(self, model: ModelId, *, can_think: bool) -> DerivedModel | None:
         """Return the defaults of the model's requests; None if the card has none."""
@@ -291,6 +295,13 @@ def _depth(key: str, value: object) -> int:
     raise ValueError(f"{key} must be a whole number from 1 to {MOST_DEPTH}")
 
 
+def _node(key: str, value: object) -> str:
+    name = _text(key, value)
+    if _NODE.fullmatch(name):
+        return name
+    raise ValueError(f"{key}: {name[:80]!r} is neither auto nor the name or id of a node")
+
+
 def _speculate(key: str, value: object) -> Speculate:
     return cast(Speculate, _choice(SPECULATE, key, value))
 
@@ -365,6 +376,7 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "draft_model": _model,
     "mtp_folder": _folder,
     "mtp_depth": _depth,
+    "prefill_on": _node,
 }
 """The function that checks the value of each effective key, except the keys of `NUMBERS`."""
 KNOWN_KEYS = (*CHECKS, *NUMBERS, *FOR_PEOPLE)

@@ -55,8 +55,9 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
         choice = None if card.defaults is None else card.defaults.thinking
         thinks = card.thinking if choice is None else choice
         yield "thinking_default", thinks, source("thinking_default", FILES), ""
-    if card.aliases:
-        yield "aliases", list(card.aliases), CARD, ""
+    for key, value in (("prefill_on", card.prefill_on), ("aliases", list(card.aliases))):
+        if value:
+            yield key, value, CARD, ""
     if (defaults := card.defaults) is None:
         return
     for name in defaults.sampled:
@@ -117,6 +118,8 @@ def all_settings(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
     for key in ("draft_model", "mtp_folder", "mtp_depth"):
         if key not in names:
             yield key, None, DEFAULT, AT_LOAD
+    if "prefill_on" not in names:
+        yield "prefill_on", None, DEFAULT, ""
     if "speculate" not in names:
         yield "speculate", None, NODE, AT_LOAD
     for key in ("system", "stop", *NUMBERS):

@@ -60,6 +60,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "load on",
     ),
     "mtp_depth": ("1", "the most tokens that the MTP head guesses in a row; from the next load on"),
+    "prefill_on": (
+        '"auto"',
+        "node that computes long prompts for instances on other nodes; auto: the fastest",
+    ),
     "kv": (
         '"8bit"',
         "KV format: full, 8bit, 4bit or a window such as window:4096; from the next load on",

@@ -163,11 +163,26 @@ class PromptQuestion(Message):
     """A question about a prompt as the model would read it: the number of its tokens, their ids, or
     its text. The model's template makes the text, or it comes from token ids.
 
-    `special`: add the tokenizer's special tokens to a raw text.
+    `cost`: its `PromptCost`. `kv`: compute it, write its KV to disk for another node, and then end
+    with its `PromptCost`. `special`: add the tokenizer's special tokens to a raw text.
     """
 
-    wants: Literal["count", "tokens", "text"]
+    wants: Literal["count", "tokens", "text", "cost", "kv"]
     special: bool = True
+
+
+class PromptCost(Message):
+    """A prompt's cost at a runner, which lacks KV for `missing` of its `tokens`, and has `saved`
+    on disk. Computing takes `prefill_s` (0: not measured), after `busy_s` for earlier prompts.
+    `kv_bytes`: of its KV. `how`: a hash of the way of computing; empty: no KV is exchanged."""
+
+    tokens: int = Field(ge=0)
+    missing: int = Field(ge=0)
+    saved: int = Field(default=0, ge=0)
+    prefill_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    busy_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    kv_bytes: int = Field(default=0, ge=0)
+    how: str = Field(default="", max_length=64)
 
 
 Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]

@@ -31,8 +31,8 @@ answered by `Vectors`. 5: `effort`, `thinking_budget`, `variables` for the model
 `Submit` takes to another runner. A choice may end for `memory_pressure` with its text cut off. 11:
 each rank of a group reports on a traced request (`RankTraced`). 12: `prediction`; `Usage` counts
 drafts. 13: `Submit` asks for an answer that outlives its runner: `Begun` has the tokens of the
-prompt, and deltas those of the answer. 14: `speculate`. 15: `mtp`; drafts of others (`Attach`). 16:
-`Usage` counts drafts by drafter."""
+prompt, and deltas those of the answer. 14: `speculate`. 15: `mtp`; `Attach`. 16: `Usage` counts
+drafts by drafter; `PromptCost`."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; renewed when half is used."""
 TRIAL_TOKENS = 8
@@ -335,9 +335,9 @@ class PrefillProgress(ArrayFrame, tag="p", frozen=True):
 
 
 class PromptAnswer(ArrayFrame, frozen=True):
-    """A prompt as the model would read it: its token ids or its text, as the `PromptQuestion` asks.
-    For a request with a `history`: the token ids of history, prompt and answer. `context_tokens`:
-    the maximum of prompt and answer together at this instance."""
+    """A prompt as the model would read it: its token ids or its text, as the `PromptQuestion` asks;
+    or its `PromptCost` as JSON. For a request with a `history`: the ids of history, prompt and
+    answer. `context_tokens`: the maximum of prompt and answer together at this instance."""
 
     token_ids: tuple[int, ...]
     text: str

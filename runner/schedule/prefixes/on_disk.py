@@ -172,6 +172,23 @@ class DiskIndex:
         self._unwritten[entry] = TokenChain(tokens, self.block_tokens, seed=chain.seed)
         return DiskRun(chain.run_name(length), chain.seed, tokens, adapter)
 
+    def saved(self, chain: TokenChain) -> int:
+        """Return how many tokens of a chain a run on disk has."""
+        match = self._better(chain, 0)
+        return 0 if match is None else match.length
+
+    def is_writing(self, chain: TokenChain) -> bool:
+        """Return whether a beginning of this chain is being written."""
+        return any(
+            other.hashes and other.hashes == chain.hashes[: len(other.hashes)]
+            for other in self._unwritten.values()
+        )
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether a row may be waiting for a file, of this node or another."""
+        return bool(self.seeks.open or self.reads)
+
     # --- the shell's side ----------------------------------------------------------------
 
     def take(self, reports: Sequence[DiskReport], now: float) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from bus.models.kv import RunNews, RunQuestion, TokenChain, short_hashes
 
-MOST_SEEKS = 2
+MOST_SEEKS = 4
 ANSWER_S = 1.5
 """A row waits at most this long for the answer of other nodes, and at most `ANSWER_SHARE` of the
 time of computing."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bus.models.kv import DiskOrder, DiskReport, DiskRun
 from bus.wire.ids import RequestId
+from bus.wire.messages.requests import PromptCost
 from runner.engine import EntryId, StepPlan
 from runner.schedule import RowFinished, RowKey, ScheduleSettings
 from runner.schedule.prefixes import DiskIndex, TokenChain
@@ -171,6 +172,44 @@ def test_short_prompts_and_little_growth_are_not_written() -> None:
     assert [len(run.tokens) for run in second.files.values()] == [900]
     third = one_life(second.files, asked("c", tokens(1200)))
     assert [len(run.tokens) for run in third.files.values()] == [1200]
+
+
+def test_a_prompt_costs_what_is_neither_in_memory_nor_on_disk() -> None:
+    loop = DiskLoop(facts(disk_tokens=LEAST), ScheduleSettings())
+    disk = loop.scheduler.disk
+    assert disk is not None
+    disk.seeks.is_on = True
+    prompt, other = TokenChain(tokens(400)), TokenChain([*tokens(200), *tokens(600, 5)])
+
+    def cost(chain: TokenChain) -> PromptCost:
+        return loop.scheduler.intake.prompt_cost(chain, "way")
+
+    new = cost(prompt)
+    assert (new.tokens, new.missing, new.saved, new.how) == (400, 400, 0, "way")
+    assert (new.prefill_s, new.busy_s) == (0.0, 0.0) and new.kv_bytes > 0
+    loop.submit(asked("a", tokens(400)))
+    assert cost(other).busy_s > 0, "a prompt waits before it"
+    loop.run()
+    done = cost(prompt)
+    assert (done.missing, done.saved) == (1, 399), "the last token is always computed"
+    assert (cost(other).missing, cost(other).saved) == (600, 200)
+    assert cost(other).prefill_s > 0 and cost(other).busy_s == 0
+    keyed = cost(TokenChain(tokens(400), seed=b"key"))
+    assert (keyed.missing, keyed.saved) == (400, 0)
+    assert cost(TokenChain(tokens(LEAST - 1))).how == "", "it would not be written"
+    disk.seeks.is_on = False
+    assert cost(prompt).how == ""
+
+
+def test_a_prompt_is_being_written_until_its_file_is_there() -> None:
+    index = DiskIndex(LEAST)
+    chain = TokenChain(tokens(400))
+    assert not index.is_writing(chain)
+    run = index.save(EntryId(1), chain, 399, "")
+    assert index.is_writing(chain) and index.is_writing(TokenChain([*tokens(400), 3]))
+    assert not index.is_writing(TokenChain(tokens(400, 2))) and index.saved(chain) == 0
+    index.take([DiskReport("written", run)], 0.0)
+    assert not index.is_writing(chain) and index.saved(chain) == 399
 
 
 REQUESTS = st.lists(

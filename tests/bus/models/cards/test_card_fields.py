@@ -17,6 +17,7 @@ def refusal(text: str) -> BadCard:
     ("text", "key", "line", "words"),
     [
         ("pin = true\n\ntemprature = 1\n", "temprature", 3, "did you mean temperature?"),
+        ('prefill_on = "a b"\n', "prefill_on", 1, "neither auto nor the name or id of a node"),
         ("num_ctx = 5\n", "num_ctx", 1, "did you mean context_tokens?"),
         ("# temperature = 9\n'temperature' = 9\n", "temperature", 2, "must be at most 5"),
         ('stop = ["a"]\nkv = "16bit"\n', "kv", 2, "kv = 16bit"),

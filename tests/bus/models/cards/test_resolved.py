@@ -26,6 +26,7 @@ def settings(**said: object) -> dict[str, tuple[object, str]]:
             "special_tokens_in_messages": notes.special_tokens_in_messages,
             "speculate": notes.speculate,
             "draft": notes.draft_model,
+            "prefill_on": notes.prefill_on,
             "weights_bytes": 1_000,
             "adapters": (AdapterCard(name="pirate", rank=4, size_bytes=1),),
         }
@@ -53,6 +54,7 @@ def test_what_counts_before_a_load_is_told_with_who_says_it() -> None:
     assert found["memory_bytes"] == (5_000, CARD) and found["tool_parser"] == ("none", CARD)
     assert found["priority"] == (20, CARD) and found["adapter"] == ("pirate", CARD)
     assert found["adapters"] == (["pirate"], "the model's files")
+    assert settings(prefill_on="mini")["prefill_on"] == ("mini", CARD)
     spelled = "special_tokens_in_messages"
     assert settings(**{spelled: True})[spelled] == (True, CARD)
     plain = settings()
