@@ -113,7 +113,7 @@ bench: $(READY)
 
 prove: prove-installs prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-resume prove-cluster prove-records prove-secrets prove-parity prove-speculation prove-kv prove-selftest prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-resume prove-installs prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-speculation prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool bench-kv-disk bench-kv-moves
+.PHONY: prove-resume prove-installs prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-speculation prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool bench-kv-disk bench-kv-moves bench-phase-split
 
 # uv, pipx and pip from PyPI, into empty caches: some 400 MB
 prove-installs: $(READY)
@@ -199,6 +199,9 @@ bench-kv-disk: $(READY)
 
 bench-kv-moves: $(READY)
 	$(BIN)/python -m tests.bench.kv_moves
+
+bench-phase-split: $(READY)
+	$(BIN)/python -m tests.bench.phase_split
 
 prove-selftest: $(READY)
 	$(PROVE) tests/processes/test_selftest.py
