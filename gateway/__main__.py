@@ -58,6 +58,7 @@ def options_of(settings: Settings) -> Options:
         keep_alive_most_s={
             "text": settings.keep_alive.client_text_s,
             "embedding": settings.keep_alive.client_embedding_s,
+            "reranker": settings.keep_alive.client_embedding_s,
         },
         logs_folder=str(settings.paths.logs),
         history_file=str(settings.paths.history),

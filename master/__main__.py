@@ -19,7 +19,9 @@ def master_settings(settings: Settings) -> MasterSettings:
     """Return the settings that the master needs."""
     policy = Policy(
         keep_alive_s=settings.keep_alive_s,
-        keep_alive_by_kind={"embedding": settings.keep_alive.embedding_s},
+        keep_alive_by_kind=dict.fromkeys(
+            ("embedding", "reranker"), settings.keep_alive.embedding_s
+        ),
         preload=tuple(ModelId(model) for model in settings.preload),
         sizing=RunnerSizing(
             max_rows=settings.runner.max_rows,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from runner.mlx.embedding import EmbeddingEngine
     from runner.mlx.engine import MlxEngine, Precision
     from runner.mlx.model.quantize import ModelMaker
-    from runner.text import EmbeddingInputs, Text
+    from runner.text import EmbeddingInputs, EngineTokenizer, PairInputs, Text
 
 SWITCH_S = 0.0005
 """How long a Python thread may hold the GIL while another thread waits for it. This is a tenth of
@@ -165,20 +164,20 @@ def command_engine(folder: Path, name: str) -> CommandEngine | None:
         raise ConfigError(f"{ENGINES_FILE}: {error}") from error
 
 
-def load_inputs(
-    spec: RunnerSpec, engine: tuple[Callable[[str, bool], list[int]], int] | None
-) -> EmbeddingInputs:
-    """Open the tokenizer of an embedding model, and return the object that turns inputs into
-    tokens. `engine`: the tokenizer of the engine, if it has one, and the number of its ids. Raises
-    TokenizerError."""
-    from runner.text import EmbeddingInputs
+def load_inputs(spec: RunnerSpec, engine: EngineTokenizer | None) -> EmbeddingInputs | PairInputs:
+    """Open the tokenizer of an embedding model or a reranker, and return the object that tokenises
+    inputs. `engine`: the tokenizer of the engine, if it has one. Raises TokenizerError."""
+    from runner.text import EmbeddingInputs, PairInputs
 
+    folder, most = Path(spec.path), spec.context_tokens
+    if spec.makes == "reranker":
+        if engine is None:
+            return PairInputs.load(folder, most)
+        return PairInputs.beside(engine.encode, around=engine.around, max_tokens=most)
     if engine is not None:
-        encode, vocabulary = engine
-        return EmbeddingInputs.beside(
-            Path(spec.path), encode, max_tokens=spec.context_tokens, vocabulary=vocabulary
-        )
-    return EmbeddingInputs.load(Path(spec.path), max_tokens=spec.context_tokens)
+        encode, vocabulary = engine.encode, engine.vocabulary
+        return EmbeddingInputs.beside(folder, encode, max_tokens=most, vocabulary=vocabulary)
+    return EmbeddingInputs.load(folder, max_tokens=most)
 
 
 def engine_bytes() -> int | None:

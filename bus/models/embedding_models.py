@@ -1,10 +1,11 @@
-"""Reads how an embedding model computes its vectors: from which of its files, and in which steps.
+"""Reads how an embedding model or a reranker computes: from which of its files, and in which steps.
 
 Pure: the caller reads a file as JSON, by its name. The worker writes a model's card and the runner
 loads the model by these same rules. File names are those of sentence-transformers: `modules.json`
 lists a transformer, a pooling, and further steps. A BERT without these files is pooled by the mean
-of its tokens, as in sentence-transformers. If shoal would compute a model differently from what its
-makers intended, the model is refused: ValueError with the reason.
+of its tokens, as in sentence-transformers. A reranker is an encoder with a classifier of one label;
+its head is two linear steps here. If shoal would compute a model differently from what its makers
+intended, the model is refused: ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -38,7 +39,13 @@ _ENCODERS: Mapping[str, Architecture] = {
     "xlm-roberta": "roberta",
     "camembert": "roberta",
 }
-_OTHER_HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+_CLASSIFIER = "ForSequenceClassification"
+_OTHER_HEADS = (_CLASSIFIER, "ForTokenClassification", "ForQuestionAnswering")
+_HEADS: Mapping[Architecture, tuple[str, str]] = {
+    "bert": ("pooler.dense", "classifier"),
+    "roberta": ("classifier.dense", "classifier.out_proj"),
+}
+"""The names of the two layers of a reranker's head."""
 _ACTIVATIONS = {"Tanh": "tanh", "Identity": "identity", "GELU": "gelu", "ReLU": "relu"}
 _POOLED: Mapping[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
@@ -58,7 +65,8 @@ missing."""
 
 @dataclass(frozen=True, slots=True)
 class DenseStep:
-    """A linear layer after the pooling; its weights are in the subfolder `folder`."""
+    """A linear layer after the pooling; its weights are in the subfolder `folder`. Those of a
+    reranker are with the other weights, where `folder` begins their names."""
 
     folder: str
     inputs: int
@@ -82,7 +90,8 @@ class EmbeddingModel:
     `pooling`: vectors of these kinds are joined in this order; `steps` follow. A vector has `width`
     numbers and is truncated to `dimensions` by default. A request may choose one of
     `dimension_choices`, or with `any_dimensions` any count up to `width`. An input has at most
-    `max_tokens`, special tokens included. `prompt` precedes each text.
+    `max_tokens`, special tokens included. `prompt` precedes each text. `ranks`: the model is a
+    reranker, whose vector is the score of a document.
     """
 
     architecture: Architecture
@@ -96,6 +105,7 @@ class EmbeddingModel:
     any_dimensions: bool = False
     prompt: str = ""
     lower_case: bool = False
+    ranks: bool = False
 
     @property
     def normalises(self) -> bool:
@@ -121,8 +131,11 @@ def embedding_model(config: Mapping[str, Any], read: ReadJson) -> EmbeddingModel
     if modules is None and family not in _ENCODERS:
         return None
     architecture = _ENCODERS.get(family, "decoder")
-    _check_body(config, architecture)
+    ranks = _ranks(config, architecture)
+    _check_body(config, architecture, ranks=ranks)
     hidden = _count(config, "config.json", "hidden_size", MOST_WIDTH)
+    if ranks:
+        return _reranker(config, architecture, hidden, read)
     pooling, steps, limits = _modules(modules, hidden, read)
     width = hidden * len(pooling)
     for step in steps:
@@ -147,6 +160,41 @@ def embedding_model(config: Mapping[str, Any], read: ReadJson) -> EmbeddingModel
     )
 
 
+def _ranks(config: Mapping[str, Any], architecture: Architecture) -> bool:
+    """Return whether the model is an encoder with a classifier of one label."""
+    named = config.get("architectures")
+    names = [str(name) for name in cast(list[object], named)] if isinstance(named, list) else []
+    classifies = len(names) == 1 and names[0].endswith(_CLASSIFIER)
+    return architecture in _HEADS and classifies and _labels(config) == 1
+
+
+def _labels(config: Mapping[str, Any]) -> int:
+    """Return the number of labels of a classifier. As in transformers, the default is 2."""
+    labels, count = config.get("id2label"), config.get("num_labels")
+    if isinstance(labels, dict):
+        return len(cast(dict[object, object], labels))
+    return count if type(count) is int else 2
+
+
+def _reranker(
+    config: Mapping[str, Any], architecture: Architecture, hidden: int, read: ReadJson
+) -> EmbeddingModel:
+    first, last = _HEADS[architecture]
+    return EmbeddingModel(
+        architecture=architecture,
+        family=str(config.get("model_type", "")),
+        pooling=("cls",),
+        steps=(
+            DenseStep(first, hidden, hidden, True, "tanh"),
+            DenseStep(last, hidden, 1, True, "identity"),
+        ),
+        width=1,
+        dimensions=1,
+        max_tokens=_max_tokens(config, architecture, _limits("", read), read),
+        ranks=True,
+    )
+
+
 def files_read(names: Mapping[str, object]) -> tuple[str, ...]:
     """Return the names of the files and folders of a model that describe how it computes
     vectors."""
@@ -154,14 +202,16 @@ def files_read(names: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(name for name in names if name in wanted or name[:1].isdigit())
 
 
-def _check_body(config: Mapping[str, Any], architecture: Architecture) -> None:
+def _check_body(config: Mapping[str, Any], architecture: Architecture, *, ranks: bool) -> None:
     """Raise ValueError for a transformer that shoal would compute differently from its makers."""
     if config.get("auto_map"):
         raise ValueError("the model needs its own code (auto_map), which shoal does not run")
     named = config.get("architectures")
     for name in cast(list[object], named) if isinstance(named, list) else []:
-        if str(name).endswith(_OTHER_HEADS):
-            raise ValueError(f"{name} is a classifier, not an embedding model")
+        if str(name).endswith(_OTHER_HEADS) and not ranks:
+            raise ValueError(
+                f"{name} is a classifier, not an embedding model; a reranker has one label"
+            )
     if architecture == "decoder":
         if config.get("use_bidirectional_attention") or config.get("is_causal") is False:
             raise ValueError(

@@ -86,7 +86,7 @@ class _Candidate:
 
 def roles_of(model: ModelCard, targets: Iterable[ModelCard] = ()) -> tuple[Role, ...]:
     """Return the roles that a model can take; `targets`: the models that it may propose for."""
-    if model.makes == "embedding":
+    if model.makes != "text":
         return ("embedder",)
     roles: list[Role] = ["verifier"] if _verifies(model) else []
     if any(can_propose(model, target) for target in targets):

@@ -14,12 +14,9 @@ from bus.wire.accelerators import Device
 from bus.wire.ids import ModelId, NodeId, sayable
 from bus.wire.kv import KvKind
 from bus.wire.messages.derived import DerivedModel, plain_name
-from bus.wire.messages.requests import DraftWeights, Speculate
+from bus.wire.messages.requests import DraftWeights, ModelKind, Speculate
 from bus.wire.messages.wire import Message
 from bus.wire.topology import NodeAddress, RdmaPort
-
-ModelKind = Literal["text", "embedding"]
-"""The output of a model: text, or a vector."""
 
 ModelOrigin = Literal["bundled", "put", "cache", "copied", "pulled", "derived", "engine"]
 """The origin of a model's folder. `bundled`: part of shoal; `put`: added by the user; `cache`: a
@@ -80,9 +77,10 @@ class ModelCard(Message):
     fetches only its own layers. `compatible_backends` (empty: any) and `backend_preference` (best
     first) are `<engine>-<compute>` tags.
 
-    `makes`: text or vectors. An embedding model has no KV cache, runs on one rank, and takes
-    `context_tokens` of each input. Its vectors have `dimensions` numbers by default. A request may
-    choose one of `dimension_choices`, or any size up to `dimensions_at_most` (0: only the choices).
+    `makes`: text, vectors, or scores of documents. An embedding model or a reranker has no KV
+    cache, runs on one rank, and takes `context_tokens` of each input. Vectors have `dimensions`
+    numbers by default. A request may choose one of `dimension_choices`, or any size up to
+    `dimensions_at_most` (0: only the choices).
 
     `folder_name`: the folder's own name, if it is no valid model id and the model has another one.
     `sources`: the nodes, or the repository, that it came from. `last_used_at_s`: on this node, to

@@ -69,8 +69,8 @@ class ReadsPrompt(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class Embeds(Endpoint):
-    """`POST path` makes vectors from texts. `body` is the pydantic model that parses the body,
-    `answer` the type of the answer."""
+    """`POST path` makes vectors from texts, or scores documents. `body` is the pydantic model that
+    parses the body, `answer` the type of the answer."""
 
     dialect: WholeDialect
     body: type[BaseModel]

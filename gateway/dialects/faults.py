@@ -15,6 +15,7 @@ from typing import Any
 from bus.models.lora import no_such_adapter
 from bus.wire import errors
 from bus.wire.cards import PassedOver, not_in_force
+from bus.wire.messages.requests import ModelKind
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
@@ -175,20 +176,30 @@ def unknown_adapter(name: str, model: str, adapter: str, adapters: Iterable[str]
     return HttpFault(404, "model_not_found", text, field="model")
 
 
-def makes_no_such(model: str, makes: str, embedders: Sequence[str]) -> HttpFault:
-    """Return the 400 for a request to a model of the wrong kind: a text model asked for vectors, or
-    an embedding model asked for text. `embedders` are the cluster's embedding models."""
-    if makes == "embedding":
-        text = (
-            f"'{model}' does not support chat or completions: it is an embedding model, which "
-            "makes vectors from texts (use /v1/embeddings or /api/embed)"
-        )
-    else:
-        names = ", ".join(embedders[:8])
-        advice = (
-            f"use an embedding model: {names}" if names else "the cluster has no embedding model"
-        )
-        text = f"'{model}' does not support embeddings: it is a text model; {advice}"
+_OFFERS: Mapping[ModelKind, tuple[str, str, str]] = {
+    "text": ("chat or completions", "a text model", ""),
+    "embedding": (
+        "embeddings",
+        "an embedding model",
+        ", which makes vectors from texts (use /v1/embeddings or /api/embed)",
+    ),
+    "reranker": ("reranking", "a reranker", ", which scores documents (use /v1/rerank)"),
+}
+"""By the kind of a model: the service, the kind's name, and the use of such a model."""
+
+
+def makes_no_such(
+    model: str, makes: ModelKind, wanted: ModelKind, others: Sequence[str]
+) -> HttpFault:
+    """Return the 400 for a request to a model of the wrong kind, such as a text model asked for
+    vectors. `others` are the cluster's models of the `wanted` kind."""
+    service, kind, _ = _OFFERS[wanted]
+    _, own, use = _OFFERS[makes]
+    text = f"'{model}' does not support {service}: it is {own}{use}"
+    if wanted != "text":
+        names = ", ".join(others[:8])
+        none = f"the cluster has no {kind.partition(' ')[2]}"
+        text = f"{text}; use {kind}: {names}" if names else f"{text}; {none}"
     return HttpFault(400, "unsupported", text, field="model")
 
 

@@ -14,9 +14,10 @@ from gateway.dialects.api_table import Api, Embeds, ErrorEnvelope, Generates, Re
 from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
 from gateway.dialects.prompts import PROMPTS
+from gateway.dialects.reranking import RERANKING
 from gateway.dialects.to_come import not_offered, to_come
 
-APIS: tuple[Api, ...] = (OPENAI, OLLAMA, ANTHROPIC, PROMPTS)
+APIS: tuple[Api, ...] = (OPENAI, OLLAMA, ANTHROPIC, PROMPTS, RERANKING)
 DEFAULT_ENVELOPE = OPENAI.envelope
 """The form of errors at paths that belong to no API."""
 

@@ -17,7 +17,8 @@ from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
 
 CHAT = "use /v1/chat/completions"
-TEXT_ALONE = "shoal serves only text and embedding models"
+RANK = "use /v1/rerank"
+TEXT_ALONE = "shoal serves only text models, embedding models and rerankers"
 ASK_A_MODEL = f"ask a model: {CHAT} with a response_format"
 ONE_BY_ONE = "submit each of its requests to /v1/jobs"
 HISTORY = "send the whole conversation each time, to /v1/chat/completions"
@@ -55,6 +56,10 @@ def _no_engine(what: str, instead: str = TEXT_ALONE) -> NotOffered:
     return NotOffered("no_such_engine", f"no engine supports {what}", instead, OPENAI.envelope)
 
 
+def _not_so(why: str, instead: str) -> NotOffered:
+    return NotOffered("not_offered", why, instead, OPENAI.envelope)
+
+
 def _not_kept(what: str, instead: str = HISTORY) -> NotOffered:
     return NotOffered("not_offered", f"{what} are not stored", instead, OPENAI.envelope)
 
@@ -65,9 +70,6 @@ NOT_OFFERED: Mapping[str, NotOffered] = {
     "/v1/images": _no_engine("images"),
     "/bench/images": _no_engine("images"),
     "/v1/videos": _no_engine("videos"),
-    "/v1/rerank": _no_engine("reranking", ASK_A_MODEL),
-    "/v2/rerank": _no_engine("reranking", ASK_A_MODEL),
-    "/rerank": _no_engine("reranking", ASK_A_MODEL),
     "/v1/moderations": _no_engine("moderation", ASK_A_MODEL),
     "/v1/fine_tuning": _no_engine(
         "training", "train it elsewhere and put the model's folder into <data>/models"
@@ -89,8 +91,8 @@ NOT_OFFERED: Mapping[str, NotOffered] = {
         "give the model tools that the client runs",
         ANTHROPIC.envelope,
     ),
-    "/v1/score": _no_engine("reranking", ASK_A_MODEL),
-    "/score": _no_engine("reranking", ASK_A_MODEL),
+    "/v1/score": _not_so("scores are computed for one query and its documents", RANK),
+    "/score": _not_so("scores are computed for one query and its documents", RANK),
     "/api/push": NotOffered(
         "not_offered",
         "models are never pushed to a registry",

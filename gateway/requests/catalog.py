@@ -155,17 +155,17 @@ class ModelCatalog:
         return [model for model in models if model.base in names and model.name not in names]
 
     def check_makes(self, model: ModelId, requests: Iterable[GenerationRequest]) -> None:
-        """Raise HttpFaultRaised (400) if the model cannot answer these requests. An embedding model
-        makes no text, and a text model makes no vectors."""
+        """Raise HttpFaultRaised (400) if the model cannot answer these requests. A text model makes
+        only text, an embedding model only vectors, and a reranker only scores."""
         cards = self.cards()
         if (card := cards.get(model)) is None:
             return
-        wanted = {
-            "embedding" if request.prompt.kind == "inputs" else "text" for request in requests
-        }
-        if wanted - {card.makes}:
-            others = [str(other.model) for other in cards.values() if other.makes == "embedding"]
-            raise HttpFaultRaised(makes_no_such(model, card.makes, sorted(others)))
+        for request in requests:
+            if (wanted := request.wants) != card.makes:
+                others = sorted(
+                    str(other.model) for other in cards.values() if other.makes == wanted
+                )
+                raise HttpFaultRaised(makes_no_such(model, card.makes, wanted, others))
 
     def may_think(self, name: str) -> bool:
         """Return whether a model can think before it answers; True if the model has no card."""

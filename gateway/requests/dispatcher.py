@@ -128,9 +128,9 @@ class Dispatcher:
         """
         self._check_room(sharer)
         card = self._catalog.plain(parsed.model)
-        kinds = {request.prompt.kind == "inputs" for request in parsed.requests}
+        kinds = {request.wants for request in parsed.requests}
         is_plain = card is not None and card.defaults is None and not parsed.manner
-        if card is not None and is_plain and kinds == {card.makes == "embedding"}:
+        if card is not None and is_plain and kinds == {card.makes}:
             model, adapter, whole = card.model, None, parsed.requests
         else:
             model, adapter, whole = meaning_of(self._catalog, parsed)

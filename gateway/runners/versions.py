@@ -46,6 +46,8 @@ MTP_PROTOCOL = 15
 """First version with MTP heads as drafters."""
 SPLIT_PROTOCOL = 16
 """First version in which a runner computes prompts for other nodes."""
+RERANK_PROTOCOL = 16
+"""First version with requests that rank documents."""
 
 
 def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
@@ -88,6 +90,8 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
     request = submit.request
     if protocol < INPUTS_PROTOCOL and isinstance(request.prompt, InputsPrompt):
         return _older("which has no embeddings", None)
+    if protocol < RERANK_PROTOCOL and request.wants == "reranker":
+        return _older("which has no reranking", None)
     if protocol < PROMPT_PROTOCOL and request.prompt_logprobs is not None:
         return _older("which has no prompt requests", "echo")
     if protocol < PROMPT_PROTOCOL and request.question is not None:

@@ -147,7 +147,7 @@ class Options:
     tasks_file: str = ""
     clients_file: str = ""
     keep_alive_most_s: Mapping[ModelKind, float] = field(
-        default_factory=lambda: {"text": -1.0, "embedding": -1.0}
+        default_factory=lambda: {"text": -1.0, "embedding": -1.0, "reranker": -1.0}
     )
     request_rows: int = 100_000
     request_bytes: int = 64 << 20

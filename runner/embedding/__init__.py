@@ -1,12 +1,12 @@
-"""Talks to the engine and the text thread: serves an embedding model.
+"""Talks to the engine and the text thread: serves an embedding model or a reranker.
 
 Each vector belongs to one input, and the other inputs of its batch do not change it.
 """
 
 from runner.embedding.batches import Batch, BatchPace, next_batch
-from runner.embedding.embedder import Embedder, EmbedderFacts, EngineTokenizer
+from runner.embedding.embedder import Embedder, EmbedderFacts
 from runner.embedding.embedding_responder import EmbeddingResponder
-from runner.embedding.inputs import InputsReader, InputsText, PreparedInputs
+from runner.embedding.inputs import InputsReader, InputsText, PairsReader, PreparedInputs
 from runner.embedding.loop import Embedded, EmbeddingLoop
 from runner.embedding.open_embedding import OpenEmbedding
 
@@ -18,10 +18,10 @@ __all__ = [
     "EmbedderFacts",
     "EmbeddingLoop",
     "EmbeddingResponder",
-    "EngineTokenizer",
     "InputsReader",
     "InputsText",
     "OpenEmbedding",
+    "PairsReader",
     "PreparedInputs",
     "next_batch",
 ]

@@ -16,6 +16,7 @@ from itertools import groupby
 from bus.wire.shares import Sharer, Shares
 from runner.embedding.inputs import InputTokens
 from runner.embedding.open_embedding import OpenEmbedding
+from runner.text import RankedPair
 
 TARGET_S = 0.1
 LEAST_TOKENS, MOST_TOKENS = 128, 32_768
@@ -52,6 +53,12 @@ class Batch:
     @property
     def prompts(self) -> list[Sequence[int]]:
         return [prompt.tokens for part in self.parts.values() for prompt in part]
+
+    @property
+    def pairs(self) -> list[RankedPair]:
+        """Return the inputs of requests that rank documents."""
+        prompts = (prompt for part in self.parts.values() for prompt in part)
+        return [prompt for prompt in prompts if isinstance(prompt, RankedPair)]
 
 
 class BatchPace:

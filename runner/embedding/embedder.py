@@ -1,24 +1,28 @@
-"""The interface of an embedding model's engine: the facts of the model, and vectors of prompts.
+"""The interface of the engine of an embedding model or a reranker: the facts of the model, vectors
+of prompts, and scores of documents.
 
 Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from runner.engine import EngineMemory
-
-EngineTokenizer = tuple[Callable[[str, bool], list[int]], int]
-"""The tokenizer of an engine: a function, and the number of token ids. The function returns the ids
-of a text, with the special tokens around an input if asked to; it raises OSError."""
+from runner.text import EngineTokenizer, RankedPair
 
 
 class EmbedderFacts(Protocol):
-    """Facts of a loaded embedding model. A vector has `dimensions` numbers by default. A request
+    """Facts of a loaded embedding model. `ranks`: it is a reranker, whose vectors have one number.
+    A vector has `dimensions` numbers by default. A request
     may choose another length if `allows_dimensions`: one of `dimension_choices`, or any length up
     to `width` if `any_dimensions`. An input has at most `max_tokens`."""
+
+    @property
+    def ranks(self) -> bool:
+        """Return whether the model is a reranker."""
+        ...
 
     @property
     def dimensions(self) -> int:
@@ -52,8 +56,8 @@ class EmbedderFacts(Protocol):
 
 
 class Embedder(Protocol):
-    """Computes vectors. All calls but `trouble` and `kill` come from the thread that loaded the
-    model; an exception from any of them is fatal."""
+    """Computes vectors or scores. All calls but `trouble` and `kill` come from the thread that
+    loaded the model; an exception from any of them is fatal."""
 
     @property
     def facts(self) -> EmbedderFacts:
@@ -68,6 +72,11 @@ class Embedder(Protocol):
     def embed(self, prompts: Sequence[Sequence[int]], dimensions: int | None) -> list[bytes]:
         """Return the vector of each prompt, in order, as little-endian 32-bit floats. Vectors do
         not depend on other prompts."""
+        ...
+
+    def rank(self, pairs: Sequence[RankedPair]) -> list[bytes]:
+        """Return the score of each document, in order, as a vector of one number: the logarithm of
+        the odds that it is relevant to its query. For rerankers only."""
         ...
 
     def memory(self) -> EngineMemory:

@@ -14,7 +14,7 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.requests import InputsPrompt, Usage
 from runner.embedding.batches import next_batch
 from runner.embedding.embedder import EmbedderFacts
-from runner.embedding.inputs import PreparedInputs, no_text
+from runner.embedding.inputs import PreparedInputs, other_kind
 from runner.embedding.loop import Embedded, EmbeddingLoop
 from runner.embedding.open_embedding import OpenEmbedding
 from runner.serving import OpenRequest, RequestServer, too_many
@@ -22,7 +22,8 @@ from runner.text import TextThread
 
 
 class EmbeddingResponder:
-    """The `Responder` of an embedding model. `computing` are the requests of the current batch."""
+    """The `Responder` of an embedding model or a reranker. `computing` are the requests of the
+    current batch."""
 
     def __init__(
         self,
@@ -53,10 +54,11 @@ class EmbeddingResponder:
 
     def refusal(self, request: OpenRequest, now: float) -> Refusal | None:
         spec, facts = self._server.spec, self._loop.facts
+        if (refusal := other_kind(request.request, spec.makes)) is not None:
+            return refusal
         prompt = request.request.prompt
-        if not isinstance(prompt, InputsPrompt) or request.request.question is not None:
-            return no_text(spec.model)
         assert facts is not None, "ready"
+        assert isinstance(prompt, InputsPrompt), "no other kind"
         if not _has_dimensions(facts, prompt.dimensions):
             has = f"a vector of {spec.model} has {_counts(facts)}"
             message = f"unsupported dimensions: {prompt.dimensions}; {has}"

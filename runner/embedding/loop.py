@@ -1,4 +1,5 @@
-"""Talks to the engine of an embedding model: runs batches one by one in the engine's thread.
+"""Talks to the engine of an embedding model or a reranker: runs batches one by one in the engine's
+thread.
 
 The main thread chooses the batches. It provides the next batch after the result of the previous one
 is posted. The loop waits when there is no work.
@@ -13,8 +14,9 @@ from queue import Empty, SimpleQueue
 from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
 from runner.embedding.batches import Batch, BatchPace
-from runner.embedding.embedder import Embedder, EmbedderFacts, EngineTokenizer
+from runner.embedding.embedder import Embedder, EmbedderFacts
 from runner.engine import EngineStatus, LoadProgress
+from runner.text import EngineTokenizer, RankedPair
 
 IDLE_S = 0.5
 """After this idle time the engine frees its unused memory."""
@@ -90,7 +92,11 @@ class EmbeddingLoop:
         engine = self._engine = self._load_engine(self._progressed)
         self.facts = engine.facts
         for length in TRIED_OUT:
-            engine.embed([[0] * min(length, engine.facts.max_tokens)], None)
+            tokens = [0] * min(length, engine.facts.max_tokens)
+            if engine.facts.ranks:
+                engine.rank([RankedPair(tokens, 1, "a", "a " * (len(tokens) // 2))])
+            else:
+                engine.embed([tokens], None)
         self.status.memory = engine.memory()
 
     def run(self) -> None:
@@ -115,7 +121,10 @@ class EmbeddingLoop:
         status, began_at = self.status, clock_now()
         self.expected_s = self.pace.expected_s(batch.tokens)
         status.busy_since = began_at
-        vectors = tuple(engine.embed(batch.prompts, batch.dimensions))
+        if engine.facts.ranks:
+            vectors = tuple(engine.rank(batch.pairs))
+        else:
+            vectors = tuple(engine.embed(batch.prompts, batch.dimensions))
         status.last_step_s = clock_now() - began_at
         status.busy_since = None
         status.steps_done += 1

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.messages.requests import GenerationRequest, InputsPrompt, Usage
-from runner.embedding.inputs import InputTokens, next_part
+from runner.embedding.inputs import InputTokens, inputs_field, next_part
 from runner.serving import OpenRequest, VectorsPiece
 
 READY_TOKENS = 16_384
@@ -74,7 +74,8 @@ class OpenEmbedding:
         field = refusal.field
         if "input" in facts:
             facts["input"] += self._prepared
-            field = f"input[{facts['input']}]" if len(self._prompt.inputs) > 1 else "input"
+            name, many = inputs_field(self._prompt), len(self._prompt.inputs) > 1
+            field = f"{name}[{facts['input']}]" if many or name != "input" else name
         reason = FAILS.get(refusal.reason, "bad_request")
         self.request.fail(reason, refusal.message, now, {**facts, "field": field})
 

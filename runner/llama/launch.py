@@ -20,6 +20,9 @@ the second are those of builds without the project's history, whose age is unkno
 MOST_ROWS = 32
 MOST_INPUTS = 8
 """Inputs that an embedding model without a KV cache computes together at most."""
+SPARE_TOKENS = 64
+"""Tokens of a reranker's input beyond its limit. llama-server joins the texts of some rerankers
+before it tokenises them, which may change the count a little."""
 BATCH_TOKENS = 512
 """The tokens of a prompt that are computed at once. llama-server reports its progress after each
 batch."""
@@ -73,7 +76,13 @@ class Launch:
         if not self.facts.pooling:
             return ["--batch-size", str(BATCH_TOKENS)]
         cells = str(self.cells)
-        return ["--batch-size", cells, "--ubatch-size", cells, "--embedding"]
+        options = ["--batch-size", cells, "--ubatch-size", cells, "--embedding"]
+        return [*options, "--pooling", "rank"] if self.facts.ranks else options
+
+    @property
+    def input_tokens(self) -> int:
+        """Return the most tokens of an input of an embedding model or a reranker."""
+        return self.cells - SPARE_TOKENS if self.facts.ranks else self.cells
 
     def _placed(self) -> list[str]:
         """Return the options that say where the layers are. llama-server counts the visible GPUs
@@ -107,6 +116,7 @@ def launch_of(spec: RunnerSpec, file: Path, facts: GgufFacts, socket: Path, core
     cells = max(context, min(free // kv, rows * context))
     if facts.pooling:
         rows, cells = (1 if any(facts.kv_bytes) else MOST_INPUTS), context
+        cells += SPARE_TOKENS if facts.ranks else 0
     is_whole = all(not share.layers for share in spec.devices)
     beside = spec.memory_limit_bytes - bytes_on(spec.devices)
     spills = bool(spec.devices) and is_whole and beside > FIXED_BYTES

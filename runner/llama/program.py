@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--ubatch-size", type=int)
     parser.add_argument("--embedding", action="store_true")
+    parser.add_argument("--pooling", choices=["rank"])
     options, _ = parser.parse_known_args(arguments)
     params = library.CommonParams()
     params.model.path = options.model
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     params.n_batch = options.batch_size
     params.n_ubatch = options.ubatch_size or options.batch_size
     params.embedding = options.embedding
+    if options.pooling:
+        params.pooling_type = library.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
     for cpu in (params.cpuparams, params.cpuparams_batch):
         cpu.n_threads, cpu.poll = options.threads, 0
     params.n_gpu_layers = params.cache_ram_mib = 0

@@ -1,21 +1,30 @@
-"""Talks to llama-server: computes the vectors of an embedding model in a GGUF file.
+"""Talks to llama-server: computes the vectors of an embedding model in a GGUF file, or the scores
+of a reranker.
 
 It is an `Embedder` of `runner.embedding`. Inputs arrive as token ids, so that those of a model with
 a `tokenizer.json` are the same as in MLX. llama-server gives each vector the length 1. It computes
-several inputs at once, so their last digits may depend on each other.
+several inputs at once, so their last digits may depend on each other. The texts of a reranker's
+inputs are sent, because llama-server takes no token ids there.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from runner.engine import EngineMemory, LoadProgress
 from runner.llama.child import ChildEnded
 from runner.llama.launch import Launch
 from runner.llama.llama_loop import LlamaLoop
 from runner.llama.wire import LlamaClient, LlamaTrouble
+from runner.text import EngineTokenizer, RankedPair
+
+PROBE = "a"
+SURE = 1e-9
+"""The least chance, and the least distance of one from 1, whose odds are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,7 @@ class VectorFacts:
 
     dimensions: int
     max_tokens: int
+    ranks: bool = False
 
     @property
     def allows_dimensions(self) -> bool:
@@ -62,21 +72,24 @@ class LlamaEmbedder:
         progress(self._loop.status.progress)
         self._client = LlamaClient(launch.socket)
         self._vocabulary = launch.facts.vocabulary
-        self._facts = VectorFacts(launch.facts.vector_width, launch.cells)
+        self._gives_chances = launch.facts.gives_chances
+        ranks = launch.facts.ranks
+        self._facts = VectorFacts(launch.facts.vector_width or 1, launch.input_tokens, ranks)
+        self._around = self._measured_around() if ranks else 0
 
     @property
     def facts(self) -> VectorFacts:
         return self._facts
 
     @property
-    def tokenizer(self) -> tuple[Callable[[str, bool], list[int]], int]:
+    def tokenizer(self) -> EngineTokenizer:
         def encode(text: str, special: bool) -> list[int]:
             try:
-                return self._client.tokens(text, special=special)
+                return self._client.tokens(text, special=special, plain=self._facts.ranks)
             except LlamaTrouble as error:
                 raise OSError(str(error)) from error
 
-        return encode, self._vocabulary
+        return EngineTokenizer(encode, self._vocabulary, self._around)
 
     def embed(self, prompts: Sequence[Sequence[int]], dimensions: int | None) -> list[bytes]:
         """Return the vector of each prompt, as little-endian float32. Raises LlamaTrouble."""
@@ -89,6 +102,21 @@ class LlamaEmbedder:
                     f"makes {wanted:,}"
                 )
         return [struct.pack(f"<{wanted}f", *vector) for vector in vectors]
+
+    def rank(self, pairs: Sequence[RankedPair]) -> list[bytes]:
+        """Return the score of each document as a little-endian float32, the logarithm of the odds
+        that it is relevant. Raises LlamaTrouble."""
+        scores: list[float] = []
+        for query, same in groupby(pairs, key=lambda pair: pair.query):
+            scores += self._client.scores(query, [pair.document for pair in same])[0]
+        if self._gives_chances:
+            scores = [log_odds(score) for score in scores]
+        return [struct.pack("<f", score) for score in scores]
+
+    def _measured_around(self) -> int:
+        """Return how many tokens llama-server adds to those of a query and a document."""
+        total = self._client.scores(PROBE, [PROBE])[1]
+        return max(0, total - 2 * len(self._client.tokens(PROBE, plain=True)))
 
     def memory(self) -> EngineMemory:
         self._loop.check()
@@ -110,3 +138,9 @@ class LlamaEmbedder:
 
     def kill(self) -> None:
         self._loop.kill()
+
+
+def log_odds(chance: float) -> float:
+    """Return the logarithm of the odds of a chance from 0 to 1."""
+    chance = min(max(chance, SURE), 1 - SURE)
+    return math.log(chance / (1 - chance))

@@ -75,14 +75,32 @@ class LlamaClient:
         number = text.partition("-")[0].removeprefix("b")
         return int(number) if number.isdecimal() else 0
 
-    def tokens(self, text: str, *, special: bool = False) -> list[int]:
+    def tokens(self, text: str, *, special: bool = False, plain: bool = False) -> list[int]:
         """Return the token ids of a text by llama-server's tokenizer; `special`: with the special
-        tokens around an input. Raises LlamaTrouble."""
-        body = {"content": text, "add_special": special, "parse_special": True}
+        tokens around an input; `plain`: special tokens in the text are text. Raises
+        LlamaTrouble."""
+        body = {"content": text, "add_special": special, "parse_special": not plain}
         tokens = self._answer("POST", "/tokenize", body).get("tokens")
         if not isinstance(tokens, list):
             raise LlamaTrouble("llama-server's answer to /tokenize has no tokens")
         return cast(list[int], tokens)
+
+    def scores(self, query: str, documents: Sequence[str]) -> tuple[list[float], int]:
+        """Return a reranker's score of each document, and the tokens of all inputs together. Raises
+        LlamaTrouble."""
+        body = {"query": query, "documents": list(documents)}
+        scores: dict[int, float] = {}
+        answer = cast(dict[str, Any], self._json("POST", "/rerank", body, within_s=ONE_STALLED_S))
+        try:
+            for entry in answer["results"]:
+                scores[entry["index"]] = float(entry["relevance_score"])
+            tokens = int(answer["usage"]["prompt_tokens"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise LlamaTrouble(f"llama-server's answer to /rerank is wrong: {error}") from error
+        if scores.keys() != set(range(len(documents))):
+            count = len(documents)
+            raise LlamaTrouble(f"llama-server scored {len(scores)} of {count} documents")
+        return [scores[index] for index in range(len(documents))], tokens
 
     def vectors(self, prompts: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return the vector of each prompt, given as token ids. It has length 1. Raises

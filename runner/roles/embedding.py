@@ -45,8 +45,8 @@ class EmbeddingRole(ServingRole):
 
     @staticmethod
     def serves(spec: RunnerSpec) -> bool:
-        """Return whether a spec is for an embedding model."""
-        return spec.makes == "embedding"
+        """Return whether a spec is for an embedding model or a reranker."""
+        return spec.makes != "text"
 
     def __init__(self, parts: RoleParts) -> None:
         spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor
@@ -119,7 +119,8 @@ class EmbeddingRole(ServingRole):
             raise
 
     def _open_text(self) -> InputsText:
-        return InputsText(self._factories.load_inputs(self._spec, self._loop.tokenizer))
+        reader = self._factories.load_inputs(self._spec, self._loop.tokenizer)
+        return InputsText(reader, self._spec.makes)
 
     def _take_news(self, news: ThreadNews) -> None:
         """Process a report from the engine's thread. A load that failed because llama-server was
@@ -132,6 +133,8 @@ class EmbeddingRole(ServingRole):
         facts = self._loop.facts
         assert facts is not None, "loaded"
         self.described = {"dimensions": facts.dimensions, "context_tokens": facts.max_tokens}
+        if facts.ranks:
+            self.described = {"ranks": "documents", "context_tokens": facts.max_tokens}
         self._host.signal("loaded")
         self._recorder.note(wall(), "warmup")
         self._text.start(facts.max_tokens)

@@ -29,7 +29,7 @@ from bus.wire.messages.requests import Speculate
 from bus.wire.messages.tokens import Cancel
 from bus.wire.messages.wire import Message
 from runner import lifecycle
-from runner.embedding import Embedder, EngineTokenizer, InputsReader
+from runner.embedding import Embedder, InputsReader, PairsReader
 from runner.engine import (
     Engine,
     EngineStatus,
@@ -48,7 +48,7 @@ from runner.roles import model_thread
 from runner.roles.model_thread import Watchdog
 from runner.schedule import SchedulerLoad
 from runner.serving import OpenRequest, RequestServer, Tap
-from runner.text import RendererNotReady, TextWorks
+from runner.text import EngineTokenizer, RendererNotReady, TextWorks
 
 Progressed = Callable[[LoadProgress], None]
 ENGINE_THREAD, TEXT_THREAD = "engine", "text"
@@ -61,24 +61,22 @@ a request by the worker."""
 class Factories:
     """Factories of a role's parts. `load_engine`, `load_follower`, `load_embedder`, `open_maker`
     (raises NotMade) and `open_exchanges` (for a test) are called in the engine's thread.
-    `load_text`, `load_inputs` (of an embedding model; given the engine's own tokenizer, if it has
-    one) and `load_sent_text` (of a GGUF model) are called in the text thread. `llama_server` is the
-    command that starts it; empty if there is none.
-    `command_engine` returns the program of `engines.toml` with a name (raises ConfigError), and
-    `environment` the environment of packages with a name; None if there is none. They are called in
-    the engine's thread. `form_group` (group, own rank, seconds;
-    raises CannotForm) and `prepare` are called in the main thread; `prepare` at most once and
-    first: it may import what the others need, except MLX.
-    `vocabulary_digest` returns a digest of the model's tokens, empty if they cannot be read; called
-    in any thread.
-    `engine_bytes` returns MLX's peak memory, None if unknown. `speculate` and `parity` are the
-    operator's settings."""
+    `load_text`, `load_inputs` (of an embedding model or a reranker; given the engine's own
+    tokenizer, if it has one) and `load_sent_text` (of a GGUF model) are called in the text thread.
+    `llama_server` is the command that starts it; empty if there is none. `command_engine` returns
+    the program of `engines.toml` with a name (raises ConfigError), and `environment` the
+    environment of packages with a name; None if there is none. They are called in the engine's
+    thread. `form_group` (group, own rank, seconds; raises CannotForm) and `prepare` are called in
+    the main thread; `prepare` at most once and first: it may import what the others need, except
+    MLX. `vocabulary_digest` returns a digest of the model's tokens, empty if they cannot be read;
+    called in any thread. `engine_bytes` returns MLX's peak memory, None if unknown. `speculate` and
+    `parity` are the operator's settings."""
 
     load_engine: Callable[[RunnerSpec, RankContext | None, Progressed], Engine]
     load_follower: Callable[[RunnerSpec, RankContext, Progressed], FollowingEngine]
     load_text: Callable[[RunnerSpec], TextWorks]
     load_embedder: Callable[[RunnerSpec, Progressed], Embedder]
-    load_inputs: Callable[[RunnerSpec, EngineTokenizer | None], InputsReader]
+    load_inputs: Callable[[RunnerSpec, EngineTokenizer | None], InputsReader | PairsReader]
     form_group: Callable[[GroupSpec, int, float], None]
     open_exchanges: Callable[[RunnerSpec, RankContext], Exchanges]
     open_maker: Callable[[RunnerSpec], Maker]

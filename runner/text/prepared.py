@@ -10,10 +10,10 @@ comes before the pieces of `finish`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from bus.wire.errors import FinishReason, Refusal, ShoalError
 from bus.wire.ids import RequestId, TokenId
@@ -268,3 +268,26 @@ def predicted_tokens(
         return ()
     tokens = tokenizer.encode(request.prediction[: LETTERS_PER_TOKEN * most])[:most]
     return tuple(map(TokenId, takewhile(lambda token: token < tokenizer.vocabulary, tokens)))
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPair:
+    """A query and a document as one input. `second`: the number of tokens before those with the
+    second token type. llama-server tokenises the texts itself, so that only the number of these
+    tokens counts. `cut_off`: the end of the document was cut off."""
+
+    tokens: Sequence[int]
+    second: int
+    query: str
+    document: str
+    cut_off: bool = False
+
+
+class EngineTokenizer(NamedTuple):
+    """The tokenizer of an engine. `encode` returns the ids of a text, with the special tokens
+    around an input if asked to; it raises OSError. Ids are below `vocabulary`. `around`: the tokens
+    that a reranker adds to those of a query and a document."""
+
+    encode: Callable[[str, bool], list[int]]
+    vocabulary: int
+    around: int = 0

@@ -177,6 +177,17 @@ def test_it_is_not_asked_for_embeddings(made: GatewayTestbed) -> None:
     assert runner.heard("submit") == runner.heard("bad") == []
 
 
+def test_it_is_not_asked_to_rank(made: GatewayTestbed) -> None:
+    made.publish_card(reranking=("reranker",))
+    runner = made.runner(new_name(), place=False, protocol=15)
+    made.place(runner, ModelId("reranker"))
+    body = {"model": "reranker", "query": "q", "documents": ["a"]}
+    refused = httpx.post(f"{made.url}/v1/rerank", json=body, timeout=10)
+    assert refused.status_code == 400, refused.text
+    assert "older version of shoal, which has no reranking" in refused.text
+    assert runner.heard("submit") == runner.heard("bad") == []
+
+
 def test_a_prediction_is_left_out_for_versions_before_12(made: GatewayTestbed) -> None:
     runner = made.runner(new_name(), protocol=11)
     answered = chat(made, prediction={"type": "content", "content": "one two"})

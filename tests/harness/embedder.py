@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bus.wire.errors import BadRequest, ContextOverflow
-from runner.embedding import EngineTokenizer
 from runner.engine import EngineMemory
+from runner.text import EngineTokenizer, RankedPair
 
 LIMIT = 16
 DIMENSIONS = 4
@@ -45,6 +45,7 @@ class Facts:
     any_dimensions: bool = False
     width: int = DIMENSIONS
     max_tokens: int = 64
+    ranks: bool = False
 
 
 @dataclass
@@ -74,6 +75,11 @@ class FakeEmbedder:
             if self.let is not None:
                 assert self.let.acquire(timeout=20)
         return [vector(prompt, dimensions or DIMENSIONS) for prompt in prompts]
+
+    def rank(self, pairs: Sequence[RankedPair]) -> list[bytes]:
+        """Return the number of a document's tokens as its score."""
+        self.batches.append(len(pairs))
+        return [struct.pack("<f", len(pair.tokens) - pair.second) for pair in pairs]
 
     def memory(self) -> EngineMemory:
         return EngineMemory(5, 0, 0, 7)

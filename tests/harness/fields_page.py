@@ -69,6 +69,11 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "/api/embed": "/api/embed",
         "/api/embeddings": "/api/embeddings",
     },
+    "Reranking": {
+        "/v1/rerank": "/v1/rerank",
+        "/v2/rerank": "/v2/rerank",
+        "/rerank": "/rerank",
+    },
 }
 """The bodies that share a table: the path of each, and its word in the table."""
 Row = tuple[str, str, str]

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import httpx
 
@@ -31,7 +31,7 @@ from bus.process.identity import new_boot
 from bus.process.logs import Log
 from bus.replica.state import ClusterState, apply, digest
 from bus.switchboard.switchboard import Switchboard
-from bus.wire.cards import ModelCard, NodeCard
+from bus.wire.cards import ModelCard, ModelKind, NodeCard
 from bus.wire.codec import decode
 from bus.wire.errors import Refusal
 from bus.wire.ids import InstanceId, ModelId, NodeId
@@ -354,9 +354,12 @@ class GatewayTestbed:
         *names: str,
         context_tokens: int = 4096,
         embedding: tuple[str, ...] = (),
+        reranking: tuple[str, ...] = (),
         thinking: bool = False,
     ) -> None:
-        """Say which models are here: those named (or the usual ones), and embedding models."""
+        """Say which models are here: those named (or the usual ones), embedding models and
+        rerankers."""
+        kinds = {**dict.fromkeys(embedding, "embedding"), **dict.fromkeys(reranking, "reranker")}
         models = tuple(
             ModelCard(
                 model=ModelId(name),
@@ -368,10 +371,10 @@ class GatewayTestbed:
                 kv_bytes_per_token=10,
                 context_tokens=context_tokens,
                 vocabulary=2048,
-                makes="embedding" if name in embedding else "text",
-                capabilities=_capabilities(thinking, embeds=name in embedding),
+                makes=cast(ModelKind, kinds.get(name, "text")),
+                capabilities=_capabilities(thinking, kinds.get(name, "text")),
             )
-            for name in (*(names or USUAL), *embedding)
+            for name in (*(names or USUAL), *kinds)
         )
         self.publish_node(NODE, "testbed", models)
 
@@ -489,7 +492,7 @@ def gateway_testbed(**options: Any) -> Iterator[GatewayTestbed]:
             made.close()
 
 
-def _capabilities(thinking: bool, *, embeds: bool) -> tuple[str, ...]:
-    if embeds:
-        return ("embedding",)
+def _capabilities(thinking: bool, kind: str) -> tuple[str, ...]:
+    if kind != "text":
+        return ("embedding",) if kind == "embedding" else ("rerank",)
     return ("completion", "thinking") if thinking else ("completion",)

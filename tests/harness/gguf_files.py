@@ -31,6 +31,12 @@ BERT_NAMES = {
     "token_type_embeddings": "token_types", "LayerNorm": "token_embd_norm",
 }  # fmt: skip
 """A BERT's names of tensors, and llama.cpp's."""
+HEAD_NAMES = {"pooler.dense": "cls", "classifier": "cls.output"}
+"""The names of the tensors with which a BERT ranks, and llama.cpp's."""
+RANK = 4
+"""llama.cpp's number of the pooling of a reranker."""
+JUDGE = "query: {query} document: {document} relevant:"
+"""The prompt of a reranker that answers yes or no."""
 SMALL: dict[str, Any] = {
     "general.architecture": "llama", "general.file_type": 15, "llama.block_count": 2,
     "llama.context_length": 2048, "llama.embedding_length": 64, "llama.attention.head_count": 4,
@@ -146,9 +152,17 @@ def embedder(**changed: Any) -> bytes:
     return small(general__architecture="bert", **{"bert__pooling_type": 2, **sizes, **changed})
 
 
-def from_qwen3(folder: Path, target: Path, *, pre: str = "qwen2", count: int = 1) -> Path:
+def from_qwen3(
+    folder: Path,
+    target: Path,
+    *,
+    pre: str = "qwen2",
+    count: int = 1,
+    head: np.ndarray[Any, Any] | None = None,
+) -> Path:
     """Write the Qwen3 of an MLX folder with unquantised weights as a GGUF file in float32, or as
-    `count` parts of one, named after the file."""
+    `count` parts of one, named after the file. With a `head`, (2, hidden), the model is a reranker
+    that answers yes or no."""
     config = json.loads((folder / "config.json").read_text())
     tensors: dict[str, tuple[int, Sequence[int], bytes]] = {}
     for name, array in weights_in(folder / "model.safetensors").items():
@@ -173,6 +187,10 @@ def from_qwen3(folder: Path, target: Path, *, pre: str = "qwen2", count: int = 1
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.chat_template": (folder / "chat_template.jinja").read_text(),
     }  # fmt: skip
+    if head is not None:
+        tensors["cls.output.weight"] = (F32, (head.shape[1], 2), head.astype("<f4").tobytes())
+        metadata |= {"qwen3.pooling_type": RANK, "tokenizer.chat_template.rerank": JUDGE}
+        metadata["qwen3.classifier.output_labels"] = ["yes", "no"]
     target.parent.mkdir(parents=True, exist_ok=True)
     if count > 1:
         for name, data in parts(metadata, tensors, count, target.stem).items():
@@ -217,9 +235,10 @@ def from_bert(folder: Path, target: Path, pooling: int = 1, **changed: Any) -> P
     config = json.loads((folder / "config.json").read_text())
     tensors: dict[str, tuple[int, Sequence[int], bytes]] = {}
     for name, array in weights_in(folder / "model.safetensors").items():
-        if array.dtype == np.float32 and not name.startswith("pooler"):
-            shape = tuple(reversed(array.shape))
-            tensors[_bert_name(name.removeprefix("bert."))] = (F32, shape, array.tobytes())
+        if array.dtype != np.float32:
+            continue
+        if own := _bert_name(name.removeprefix("bert."), ranks=pooling == RANK):
+            tensors[own] = (F32, tuple(reversed(array.shape)), array.tobytes())
     metadata = {
         "general.architecture": "bert", "general.file_type": 0,
         "bert.block_count": config["num_hidden_layers"],
@@ -260,8 +279,11 @@ def _word_pieces(tokenizer: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _bert_name(name: str) -> str:
+def _bert_name(name: str, *, ranks: bool) -> str:
+    """Return llama.cpp's name of a BERT's tensor; "" if its file lacks the tensor."""
     stem, _, end = name.rpartition(".")
+    if stem in HEAD_NAMES:
+        return f"{HEAD_NAMES[stem]}.{end}" if ranks else ""
     if stem.startswith("embeddings."):
         return f"{BERT_NAMES[stem.removeprefix('embeddings.')]}.{end}"
     layer, _, rest = stem.removeprefix("encoder.layer.").partition(".")

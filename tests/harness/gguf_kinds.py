@@ -156,7 +156,9 @@ NO_MODEL: dict[str, Kind] = {
     "projector": Kind(holding(small(general__architecture="clip")), "projector", "text only"),
     "lora": Kind(holding(small(general__type="adapter")), "a LoRA adapter", "llama-export-lora"),
     "importance": Kind(holding(small(general__type="imatrix")), "an importance matrix", "itself"),
-    "reranker": Kind(holding(embedder(bert__pooling_type=4)), "reranking", "an embedding model"),
+    "headless-reranker": Kind(
+        holding(embedder(bert__pooling_type=4)), "no tensor cls.output.weight", "convert"
+    ),
     "pooling-unknown": Kind(
         holding(embedder(bert__pooling_type=None)), "bert.pooling_type is missing", "1_Pooling"
     ),

@@ -388,13 +388,13 @@ def orders_of(request: GenerationRequest) -> dict[str, str]:
 
 
 def vectors_of(request: GenerationRequest, prompt: InputsPrompt) -> list[Entry]:
-    """The vectors of all inputs; of as many numbers as were asked for, else two."""
+    """The vectors of all inputs; of as many numbers as were asked for, else two. The score of a
+    document is its length."""
     made: list[Entry] = []
+    width = 1 if prompt.query is not None else prompt.dimensions or 2
     for start in range(0, len(prompt.inputs), EMBEDDED):
         part = list(enumerate(prompt.inputs[start : start + EMBEDDED], start))
-        numbers = [
-            (float(len(one)), float(n), *[0.0] * ((prompt.dimensions or 2) - 2)) for n, one in part
-        ]
+        numbers = [(float(len(one)), float(n), *[0.0] * width)[:width] for n, one in part]
         vectors = tuple(struct.pack(f"<{len(one)}f", *one) for one in numbers)
         cut = tuple(n for n, one in part if prompt.cut and isinstance(one, str) and "cut=1" in one)
         made.append(Vectors(request.request_id, 0, 0, start, vectors, cut))

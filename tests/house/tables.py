@@ -112,6 +112,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "gateway.dialects.openai.responses.conversations": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.openai.stored": ("msgspec", "orjson", "pydantic"),
     "gateway.dialects.prompts": ("msgspec", "orjson", "pydantic"),
+    "gateway.dialects.reranking": ("msgspec", "orjson", "pydantic"),
     "gateway.fetching.tools": ("psutil", "pydantic"),
     "master.decisions": ("pydantic",),
     "master.decisions.leasing": ("pydantic",),

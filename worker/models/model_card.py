@@ -28,7 +28,7 @@ from worker.models.passed_over import Unfit
 
 CONFIG_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 DEFAULT_CONTEXT = 4096
-WHOLE = "an embedding model runs on a single rank"
+WHOLE = "an embedding model or a reranker runs on a single rank"
 GGUF_INPUT_TOKENS = 2_048
 """The longest input of an embedding model in a GGUF file: llama-server computes it in one piece,
 and reserves the memory for that."""
@@ -225,12 +225,13 @@ def gguf_card(
 
 
 def _gguf_embedding_card(card: ModelCard, facts: GgufFacts) -> ModelCard:
-    """Return the card of an embedding model in a GGUF file. Its longest input is computed at once,
-    so its context is at most `GGUF_INPUT_TOKENS`. A decoder keeps the KV of one such input."""
+    """Return the card of an embedding model or a reranker in a GGUF file. Its longest input is
+    computed at once, so its context is at most `GGUF_INPUT_TOKENS`. A decoder keeps the KV of one
+    such input."""
     tokens = min(card.context_tokens, GGUF_INPUT_TOKENS)
     return card.model_copy(
         update={
-            **_of_vectors(facts.vector_width),
+            **_of_vectors(facts.vector_width, ranks=facts.ranks),
             "context_tokens": tokens,
             "kv_bytes_fixed": tokens * sum(facts.kv_bytes),
             "layer_kv_fixed": tuple(tokens * size for size in facts.kv_bytes),
@@ -239,10 +240,11 @@ def _gguf_embedding_card(card: ModelCard, facts: GgufFacts) -> ModelCard:
 
 
 def embedding_card(card: ModelCard, settings: EmbeddingModel) -> ModelCard:
-    """Return the card of an embedding model; `card` is derived from its config.json and weights."""
+    """Return the card of an embedding model or a reranker; `card` is derived from its config.json
+    and weights."""
     return card.model_copy(
         update={
-            **_of_vectors(settings.dimensions),
+            **_of_vectors(settings.dimensions, ranks=settings.ranks),
             "dimension_choices": settings.dimension_choices,
             "dimensions_at_most": settings.width if settings.any_dimensions else 0,
             "context_tokens": min(card.context_tokens, settings.max_tokens),
@@ -251,13 +253,12 @@ def embedding_card(card: ModelCard, settings: EmbeddingModel) -> ModelCard:
     )
 
 
-def _of_vectors(dimensions: int) -> dict[str, Any]:
-    """Return the card entries that are the same for all embedding models, except for
-    `dimensions`."""
+def _of_vectors(dimensions: int, *, ranks: bool) -> dict[str, Any]:
+    """Return the card entries that all embedding models and rerankers share."""
     return {
-        "makes": "embedding",
-        "dimensions": dimensions,
-        "capabilities": ("embedding",),
+        "makes": "reranker" if ranks else "embedding",
+        "dimensions": 0 if ranks else dimensions,
+        "capabilities": ("rerank",) if ranks else ("embedding",),
         "thinking": False,
         "kv_bytes_per_token": 0,
         "kv_bytes_fixed": 0,

@@ -53,6 +53,8 @@ ABILITIES = (
     EngineAbility("minimum lengths", "min_tokens", done=True),
     EngineAbility("ignoring end tokens", "ignore_eos", done=True),
     EngineAbility("token ids of earlier answers", "history", done=True),
+    EngineAbility("embeddings, by an embedding model", "input", done=True),
+    EngineAbility("ranking documents, by a reranker", "documents", done=True),
     EngineAbility(
         "frequency or presence penalty beside a repetition penalty",
         "repetition_penalty",

@@ -1,5 +1,5 @@
 """Facts about the model of a GGUF file, from its header: architecture, sizes and texts; for an
-embedding model, also how it makes vectors.
+embedding model, also how it makes vectors; whether it is a reranker.
 
 Pure. The keys are those of ggml's `docs/gguf.md`; most begin with the architecture's name. The KV
 cache is that of llama-server's default: 16-bit keys and values of the whole context in each layer.
@@ -54,6 +54,11 @@ _ENCODERS = frozenset({
 _NO_POOLING = "none"
 _POOLINGS = (_NO_POOLING, "mean", "cls", "last", "rank")
 """llama.cpp's ways to make one vector of those of all tokens, by their number in a file."""
+_RANK = "rank"
+_HEAD_OUT, _TYPES = "cls.output.weight", "token_types.weight"
+"""The last tensor of a reranker, and the embeddings of the types of tokens."""
+_YES_NO = frozenset({"qwen3"})
+"""Architectures of rerankers that answer yes or no; llama-server makes chances of the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ class GgufFacts:
     `quantization` is the name that llama.cpp's tools use, such as Q4_K_M. `layer_bytes` are the
     weights of each layer; the token embedding has `embedding_bytes`, all other tensors
     `head_bytes`. `pooling`: how an embedding model makes one vector of those of all tokens, which
-    has `vector_width` numbers; "": the model generates text."""
+    has `vector_width` numbers; "": the model generates text. `ranks`: it scores documents."""
 
     architecture: str
     layers: int
@@ -79,6 +84,16 @@ class GgufFacts:
     head_bytes: int = 0
     pooling: str = ""
     vector_width: int = 0
+
+    @property
+    def ranks(self) -> bool:
+        return self.pooling == _RANK
+
+    @property
+    def gives_chances(self) -> bool:
+        """Return whether llama-server's scores are chances; those of other rerankers are the
+        logarithms of odds."""
+        return self.architecture in _YES_NO
 
 
 def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
@@ -100,6 +115,8 @@ def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
     sizes = _sizes(header, layers)
     width_key = f"{architecture}.embedding_length_out"
     pooling = _pooling(metadata, architecture)
+    if pooling == _RANK:
+        _check_reranker(header, architecture, width)
     has_kv = architecture not in _ENCODERS
     return GgufFacts(
         architecture=architecture,
@@ -116,7 +133,9 @@ def gguf_facts(first: GgufHeader, *rest: GgufHeader) -> GgufFacts:
         embedding_bytes=sizes[_EMBEDDING],
         head_bytes=sizes[_HEAD],
         pooling=pooling,
-        vector_width=_count(metadata, width_key, MOST_WIDTH, default=width) if pooling else 0,
+        vector_width=_count(metadata, width_key, MOST_WIDTH, default=width)
+        if pooling and pooling != _RANK
+        else 0,
     )
 
 
@@ -147,16 +166,13 @@ def _check_kind(metadata: Mapping[str, Value], architecture: str, files: int) ->
 
 
 def _pooling(metadata: Mapping[str, Value], architecture: str) -> str:
-    """Return how an embedding model makes its vectors; "" for a model that generates text."""
+    """Return how an embedding model makes its vectors, or that the model ranks; "" for a model that
+    generates text."""
     key = f"{architecture}.pooling_type"
     number = metadata.get(key, 0)
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(_POOLINGS):
         raise BadGguf(f"{key} is {_shown(number)}; it must be 0 to {len(_POOLINGS) - 1}")
     pooling = _POOLINGS[number]
-    if pooling == "rank":
-        raise OtherGguf(
-            "the file is a reranking model, and shoal has no reranking", "use an embedding model"
-        )
     if pooling != _NO_POOLING:
         return pooling
     if architecture in _ENCODERS:
@@ -165,6 +181,32 @@ def _pooling(metadata: Mapping[str, Value], architecture: str) -> str:
             "convert the original model again, with its folder 1_Pooling",
         )
     return ""
+
+
+def _check_reranker(header: GgufHeader, architecture: str, width: int) -> None:
+    """Raise BadGguf if llama-server does not compute this reranker as its makers intended."""
+    metadata = header.metadata
+    rows = {tensor.name: tensor.count // width for tensor in header.tensors}
+    outputs = rows.get(_HEAD_OUT)
+    wanted = 2 if architecture in _YES_NO else 1
+    if outputs is None:
+        raise OtherGguf(
+            f"the reranker has no tensor {_HEAD_OUT}",
+            "convert the original model again with a later version of llama.cpp",
+        )
+    if outputs != wanted:
+        raise OtherGguf(
+            f"the classifier has {outputs} labels; a reranker of this kind has {wanted}",
+            "use a reranker, such as bge-reranker-v2-m3",
+        )
+    is_pieces = metadata.get("tokenizer.ggml.model") == "bert"
+    closes = metadata.get("tokenizer.ggml.add_eos_token") is True
+    if rows.get(_TYPES, 1) > 1 or (is_pieces and not closes):
+        raise OtherGguf(
+            "the reranker is a BERT with token types or a last separator, which llama-server "
+            "leaves out of its inputs",
+            "use the original model with its safetensors weights",
+        )
 
 
 def _kv_bytes(

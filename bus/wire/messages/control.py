@@ -18,7 +18,7 @@ from bus.wire.messages.collectives import CollectiveTest
 from bus.wire.messages.commands import Command
 from bus.wire.messages.events import Event, Fact, FactId
 from bus.wire.messages.peers import HandedTerm
-from bus.wire.messages.requests import DraftWeights, Speculate
+from bus.wire.messages.requests import DraftWeights, ModelKind, Speculate
 from bus.wire.messages.weights import Quantizing
 from bus.wire.messages.wire import Message
 
@@ -181,7 +181,7 @@ class RunnerSpec(Message):
     drop_idle_s: float = 60.0
     group: GroupSpec | None = None
     test: CollectiveTest | None = None
-    makes: Literal["text", "embedding"] = "text"
+    makes: ModelKind = "text"
     kv: KvKind = "full"
     quantizes: Quantizing | None = None
     into: str = ""

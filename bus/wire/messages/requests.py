@@ -102,17 +102,24 @@ class TokensPrompt(Message):
     token_ids: tuple[int, ...]
 
 
+ModelKind = Literal["text", "embedding", "reranker"]
+"""The output of a model: text, a vector, or a score of a document."""
+
+
 class InputsPrompt(Message):
     """Texts, or token ids of texts; each becomes a vector. Nothing is generated.
 
-    `dimensions` None: as many as the model has; a smaller number works if the model supports it. An
-    input that is too long for the model is truncated at its end if `cut` allows it, else refused.
+    With a `query`, the texts are documents. Each becomes a vector of one number: how relevant it is
+    to the query, as the logarithm of its odds. `dimensions` None: as many as the model has; a
+    smaller number works if the model supports it. An input that is too long for the model is
+    truncated at its end if `cut` allows it, else refused.
     """
 
     kind: Literal["inputs"] = "inputs"
     inputs: tuple[str | tuple[int, ...], ...]
     dimensions: int | None = Field(default=None, ge=1)
     cut: bool = False
+    query: str | None = Field(default=None, min_length=1)
 
 
 Prompt = Annotated[
@@ -296,6 +303,13 @@ class GenerationRequest(Message):
     trace: Literal[True] | None = None
     prediction: str | None = None
     speculate: Speculate | None = None
+
+    @property
+    def wants(self) -> ModelKind:
+        """Return the kind of model that can answer."""
+        if not isinstance(self.prompt, InputsPrompt):
+            return "text"
+        return "embedding" if self.prompt.query is None else "reranker"
 
 
 DRAFT_COUNTS = (

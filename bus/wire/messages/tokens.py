@@ -32,7 +32,7 @@ answered by `Vectors`. 5: `effort`, `thinking_budget`, `variables` for the model
 each rank of a group reports on a traced request (`RankTraced`). 12: `prediction`; `Usage` counts
 drafts. 13: `Submit` asks for an answer that outlives its runner: `Begun` has the tokens of the
 prompt, and deltas those of the answer. 14: `speculate`. 15: `mtp`; `Attach`. 16: `Usage` counts
-drafts by drafter; `PromptCost`."""
+drafts by drafter; `PromptCost`; a `query` of `InputsPrompt`."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; renewed when half is used."""
 TRIAL_TOKENS = 8

@@ -248,7 +248,8 @@ def _check_kind(choice: CandidateChoice, base: Flow) -> None:
     if not providers.speaks(provided, dialect):
         text = (
             f"'{provided.name}' is a model of a provider with the API '{provided.settings.kind}'. "
-            "Providers accept embeddings only in OpenAI's API, and token counts only in Anthropic's"
+            "Providers accept embeddings only in OpenAI's API, token counts only in Anthropic's, "
+            "and no rerank requests"
         )
         raise HttpFaultRaised(HttpFault(400, "unsupported", text, field="model"))
 

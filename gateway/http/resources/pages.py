@@ -31,6 +31,7 @@ EXAMPLES: Mapping[str, Any] = {
     "dry_run": True,
     "url": "the URL of a page",
     "query": "What is shoal?",
+    "documents": ["A group of fish.", "A kind of bread."],
     "request_id": "the request, or the id of its answer",
     "requests": ["the request, or the id of its answer"],
     "model_id": "OWNER/NAME",

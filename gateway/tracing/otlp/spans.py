@@ -37,7 +37,8 @@ def asked_attributes(wire: GenerationRequest) -> dict[str, Value]:
     """Return a request's operation and numeric settings as attributes of its span."""
     sampling = wire.sampling
     if isinstance(wire.prompt, InputsPrompt):
-        return {"gen_ai.operation.name": "embeddings"}
+        ranks = wire.prompt.query is not None
+        return {"gen_ai.operation.name": "rerank" if ranks else "embeddings"}
     if wire.question is not None:
         return {"gen_ai.operation.name": "ask"}
     is_chat = isinstance(wire.prompt, ChatPrompt)

@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (mlx.nn is partially typed)
 """Talks to MLX: computes BERT and RoBERTa without a head, from token ids to one hidden state per
-token.
+token; and names the weights of a reranker's head.
 
 Each layer is bidirectional attention over the row's tokens, then two linear layers. The output of
 each half is added to its input, and the sum is normalised.
@@ -71,7 +71,7 @@ class EncoderShape:
 
 
 class Encoder(nn.Module):
-    """The embeddings of tokens, positions and the first token type, and the layers after them."""
+    """The embeddings of tokens, positions and token types, and the layers after them."""
 
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
@@ -82,17 +82,26 @@ class Encoder(nn.Module):
         self.embedded = nn.LayerNorm(shape.hidden, shape.epsilon)
         self.layers = [EncoderLayer(shape) for _ in range(shape.layers)]
 
-    def __call__(self, tokens: mx.array, lengths: mx.array) -> mx.array:
-        """Return hidden states, (rows, tokens, hidden), for token ids (rows, tokens). The values of
-        padding after a row's end are meaningless, and no other token sees them."""
+    def __call__(
+        self, tokens: mx.array, lengths: mx.array, seconds: mx.array | None = None
+    ) -> mx.array:
+        """Return hidden states, (rows, tokens, hidden), for token ids (rows, tokens). `seconds`:
+        the index in each row from which tokens have the second type; None: all have the first. The
+        values of padding after a row's end are meaningless, and no other token sees them."""
         count = tokens.shape[1]
         positions = mx.arange(self._first, self._first + count)
-        hidden = self.words(tokens) + self.positions(positions) + self.types(mx.array(0))
+        types = mx.array(0) if seconds is None else self._types(seconds, count)
+        hidden = self.words(tokens) + self.positions(positions) + self.types(types)
         hidden = self.embedded(hidden)
         seen = (mx.arange(count) < lengths[:, None])[:, None, None, :]
         for layer in self.layers:
             hidden = layer(hidden, seen)
         return hidden
+
+    def _types(self, seconds: mx.array, count: int) -> mx.array:
+        """Return the type of each token, (rows, tokens). A model with one type gives it to all."""
+        types = (mx.arange(count) >= seconds[:, None]).astype(mx.int32)
+        return mx.minimum(types, self.types.weight.shape[0] - 1)
 
 
 class EncoderLayer(nn.Module):
@@ -158,6 +167,13 @@ def encoder_shape(config: Mapping[str, Any], first_position: int) -> EncoderShap
     if shape.activation not in ACTIVATIONS:
         raise ValueError(f"config.json: unknown hidden_act {shape.activation[:80]!r}")
     return shape
+
+
+def head_of(weights: Mapping[str, mx.array], name: str) -> dict[str, mx.array]:
+    """Return the tensors of a linear layer of the head, by "linear.weight" and "linear.bias"."""
+    bare = {_PREFIX.sub("", key): array for key, array in weights.items()}
+    named = {f"linear.{kind}": bare.get(f"{name}.{kind}") for kind in ("weight", "bias")}
+    return {key: array for key, array in named.items() if array is not None}
 
 
 def own_names(weights: Mapping[str, mx.array]) -> dict[str, mx.array]:

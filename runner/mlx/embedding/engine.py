@@ -1,6 +1,7 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval` and its kin untyped)
-"""Talks to MLX: computes vectors from token ids with one loaded embedding model.
+"""Talks to MLX: computes vectors from token ids with one loaded embedding model, or scores with a
+reranker.
 
 All calls come from the thread that loaded the model. Prompts are computed in padded batches,
 shortest first, each within a token budget. A prompt's vector does not depend on other prompts (to
@@ -23,6 +24,7 @@ from runner.engine import EngineMemory, LoadProgress
 from runner.mlx.embedding.batches import batches
 from runner.mlx.embedding.load import LoadedEmbedder, load_embedder
 from runner.mlx.model.load import Precision
+from runner.text import RankedPair
 
 __all__ = ["EmbeddingEngine", "EmbeddingFacts", "UnfitDimensions", "UnfitPrompt"]
 
@@ -43,7 +45,7 @@ class EmbeddingFacts:
 
     A vector has `dimensions` numbers. `allows_dimensions` says whether a request may choose another
     length, `dimension_choices` which (any up to `width` if `any_dimensions`). A prompt has at most
-    `max_tokens`. `batch_tokens` is the budget of one padded batch.
+    `max_tokens`. `batch_tokens` is the budget of one padded batch. `ranks`: it is a reranker.
     """
 
     dimensions: int
@@ -57,6 +59,7 @@ class EmbeddingFacts:
     family: str
     precision: str
     batch_tokens: int
+    ranks: bool = False
 
 
 class EmbeddingEngine:
@@ -78,6 +81,7 @@ class EmbeddingEngine:
             family=model.family,
             precision=loaded.precision,
             batch_tokens=batch_tokens,
+            ranks=model.ranks,
         )
 
     @classmethod
@@ -101,12 +105,23 @@ class EmbeddingEngine:
         """Return the vector of each prompt, special tokens included, as little-endian float32: 4 x
         `dimensions` bytes (None: the model's own length), normalised if the model says so. Raises
         UnfitDimensions and UnfitPrompt before anything is computed."""
-        wanted = _dimensions(self._model, dimensions)
+        return self._computed(prompts, _dimensions(self._model, dimensions), None)
+
+    def rank(self, pairs: Sequence[RankedPair]) -> list[bytes]:
+        """Return the score of each document as a little-endian float32, the logarithm of the odds
+        that it is relevant. Raises UnfitPrompt before anything is computed."""
+        tokens = [pair.tokens for pair in pairs]
+        return self._computed(tokens, 1, [pair.second for pair in pairs])
+
+    def _computed(
+        self, prompts: Sequence[Sequence[int]], wanted: int, seconds: Sequence[int] | None
+    ) -> list[bytes]:
         for number, prompt in enumerate(prompts):
             self._check(number, prompt)
         results = [b""] * len(prompts)
         for rows in batches([len(prompt) for prompt in prompts], self.facts.batch_tokens):
-            vectors = self._loaded.vectors([prompts[row] for row in rows], wanted)
+            types = None if seconds is None else [seconds[row] for row in rows]
+            vectors = self._loaded.vectors([prompts[row] for row in rows], wanted, types)
             mx.eval(vectors)
             data, size = bytes(memoryview(cast(Any, vectors))), 4 * wanted
             for place, row in enumerate(rows):

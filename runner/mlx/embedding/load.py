@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (mlx.nn is partially typed)
-"""Talks to MLX: loads an embedding model's directory.
+"""Talks to MLX: loads the directory of an embedding model or a reranker.
 
 Reads weights from safetensors only, and never runs code from the directory. If the weights do not
 fit the model's settings, the error says why.
@@ -20,15 +20,16 @@ from mlx.utils import tree_flatten
 from bus.models.embedding_models import DenseStep, EmbeddingModel, Step, padding_token
 from runner.engine import LoadProgress
 from runner.mlx.embedding.decoder import load_decoder
-from runner.mlx.embedding.encoder import Encoder, encoder_shape, own_names
+from runner.mlx.embedding.encoder import Encoder, encoder_shape, head_of, own_names
 from runner.mlx.embedding.pooling import Dense, normalised, pooled
 from runner.mlx.model import cpu_math
 from runner.mlx.model.files import problem_of
 from runner.mlx.model.load import Precision, UnloadableModel, bring_in, computes_in
 from runner.text import TokenizerError, open_embedding_folder
 
-Forward = Callable[[mx.array, mx.array], mx.array]
-"""Maps token ids (rows, tokens) and the rows' lengths to hidden states (rows, tokens, hidden)."""
+Forward = Callable[..., mx.array]
+"""Maps token ids (rows, tokens) and the rows' lengths to hidden states (rows, tokens, hidden). That
+of a reranker also takes the index in each row from which tokens have the second type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,21 @@ class LoadedEmbedder:
     weights_bytes: int
     precision: str
 
-    def vectors(self, prompts: Sequence[Sequence[int]], dimensions: int) -> mx.array:
+    def vectors(
+        self,
+        prompts: Sequence[Sequence[int]],
+        dimensions: int,
+        seconds: Sequence[int] | None = None,
+    ) -> mx.array:
         """Return the vectors (prompts, dimensions) as float32, normalised if the model says so. The
-        prompts are computed as one padded batch."""
+        prompts are computed as one padded batch. `seconds`: for a reranker, the index in each
+        prompt from which tokens have the second type."""
         longest = max(map(len, prompts))
         lengths = mx.array([len(prompt) for prompt in prompts])
         rows = [[*prompt, *(longest - len(prompt)) * [0]] for prompt in prompts]
-        vectors = pooled(self.forward(mx.array(rows), lengths), lengths, self.model.pooling)
+        more = () if seconds is None else (mx.array(list(seconds)),)
+        hidden = self.forward(mx.array(rows), lengths, *more)
+        vectors = pooled(hidden, lengths, self.model.pooling)
         for step in self.model.steps[: -1 if self.model.normalises else None]:
             vectors = self._stepped(vectors, step)
         vectors = vectors[:, :dimensions]
@@ -98,9 +107,12 @@ def _loaded(
     wanted = computes_in(precision)
     if wanted is not None:
         module.set_dtype(wanted)
-    dense = {
-        step.folder: _dense(folder, step) for step in model.steps if isinstance(step, DenseStep)
-    }
+    steps = [step for step in model.steps if isinstance(step, DenseStep)]
+    if model.ranks:
+        own = _weights_of(folder)
+        dense = {step.folder: _linear(step, head_of(own, step.folder)) for step in steps}
+    else:
+        dense = {step.folder: _dense(folder, step) for step in steps}
     weights = [
         array for _, array in cast(list[tuple[str, mx.array]], tree_flatten(module.parameters()))
     ]
@@ -127,12 +139,7 @@ def _encoder(folder: Path, config: Mapping[str, Any], *, roberta: bool) -> Encod
     if config.get("quantization") or config.get("quantization_config"):
         raise ValueError("the model's weights are quantized; encoders run unquantized only")
     shape = encoder_shape(config, padding_token(config) + 1 if roberta else 0)
-    weights: dict[str, mx.array] = {}
-    for path in sorted(folder.glob("model*.safetensors")):
-        weights |= _weights_in(path)
-    if not weights:
-        raise ValueError("the folder has no weights named model*.safetensors")
-    named = own_names(weights)
+    named = own_names(_weights_of(folder))
     encoder = Encoder(shape)
     wanted = dict(cast(list[tuple[str, mx.array]], tree_flatten(encoder.parameters())))
     for name, array in wanted.items():
@@ -153,7 +160,11 @@ def _dense(folder: Path, step: DenseStep) -> Dense:
     path = folder / step.folder / "model.safetensors"
     if not path.is_file():
         raise ValueError(f"{step.folder} has no model.safetensors; no other format is supported")
-    weights = _weights_in(path)
+    return _linear(step, _weights_in(path))
+
+
+def _linear(step: DenseStep, weights: Mapping[str, mx.array]) -> Dense:
+    """Return a linear layer with these tensors. Raises ValueError."""
     wanted: dict[str, tuple[int, ...]] = {"linear.weight": (step.outputs, step.inputs)}
     if step.has_bias:
         wanted["linear.bias"] = (step.outputs,)
@@ -167,6 +178,16 @@ def _dense(folder: Path, step: DenseStep) -> Dense:
         None if bias is None else bias.astype(mx.float32),
         step.activation,
     )
+
+
+def _weights_of(folder: Path) -> dict[str, mx.array]:
+    """Return the tensors in a model's folder. Raises ValueError."""
+    weights: dict[str, mx.array] = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        weights |= _weights_in(path)
+    if not weights:
+        raise ValueError("the folder has no weights named model*.safetensors")
+    return weights
 
 
 def _weights_in(path: Path) -> dict[str, mx.array]:

@@ -1,4 +1,5 @@
-"""Talks to the disk: reads an embedding model's directory and tokenises its inputs."""
+"""Talks to the disk: reads the directory of an embedding model or a reranker, and tokenises its
+inputs."""
 
 from runner.text.embedding.inputs import (
     EmbeddingFolder,
@@ -6,5 +7,12 @@ from runner.text.embedding.inputs import (
     EmbeddingPrompt,
     open_embedding_folder,
 )
+from runner.text.embedding.pairs import PairInputs
 
-__all__ = ["EmbeddingFolder", "EmbeddingInputs", "EmbeddingPrompt", "open_embedding_folder"]
+__all__ = [
+    "EmbeddingFolder",
+    "EmbeddingInputs",
+    "EmbeddingPrompt",
+    "PairInputs",
+    "open_embedding_folder",
+]

@@ -142,12 +142,8 @@ class EmbeddingInputs:
 
     def _encoded(self, text: str) -> list[int]:
         text = self._prompt + text
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise BadRequest(
-                "the text contains half of a surrogate pair, which is not a character"
-            ) from error
+        if lone_surrogate(text):
+            raise BadRequest("the text contains half of a surrogate pair, which is not a character")
         try:
             return self._encode(text.lower() if self._lower_case else text, False)
         except TokenizerError as error:
@@ -169,7 +165,16 @@ class EmbeddingInputs:
         return stripped
 
 
-def _file_encoder(folder: Path) -> Encode:
+def lone_surrogate(text: str) -> bool:
+    """Return whether a text has half of a surrogate pair, so that it is no valid Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def file_tokenizer(folder: Path) -> Tokenizer:
     """Open the `tokenizer.json` in a folder, without its truncation and padding. Raises
     TokenizerError."""
     path = folder / TOKENIZER
@@ -185,6 +190,12 @@ def _file_encoder(folder: Path) -> Encode:
         raise TokenizerError(f"{folder.name}: {TOKENIZER}: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    return tokenizer
+
+
+def _file_encoder(folder: Path) -> Encode:
+    """Open the `tokenizer.json` in a folder. Raises TokenizerError."""
+    tokenizer = file_tokenizer(folder)
 
     def encode(text: str, special: bool) -> list[int]:
         with panics_told():

@@ -95,7 +95,7 @@ def test_without_a_known_file_type_the_commonest_type_names_the_quantisation() -
         (small(general__type="adapter"), "a LoRA adapter"),
         (small(general__architecture="clip"), "projector"),
         (small(split__count=4), "one of 4 parts"),
-        (small(llama__pooling_type=4), "a reranking model"),
+        (small(llama__pooling_type=4), "no tensor cls.output.weight"),
         (small(llama__pooling_type=9), "llama.pooling_type is 9; it must be 0 to 4"),
         (small(llama__pooling_type=True), "llama.pooling_type is True"),
         (embedder(bert__pooling_type=None), "bert.pooling_type is missing"),
@@ -114,6 +114,34 @@ def test_without_a_known_file_type_the_commonest_type_names_the_quantisation() -
 )
 def test_a_file_that_cannot_be_used_says_why(data: bytes, said: str) -> None:
     assert said in why(data)
+
+
+def ranked(outputs: int = 1, types: int = 1, **changed: Any) -> bytes:
+    """Return a small file that is a reranker by its header."""
+    tokens = {"tokenizer.ggml.model": "t5", "general.architecture": "bert"}
+    sizes = {"bert.block_count": 2, "bert.context_length": 64, "bert.embedding_length": 64}
+    metadata = {**SMALL, **tokens, **sizes, "bert.pooling_type": 4, **changed}
+    rows = {"token_embd.weight": 3, "token_types.weight": types, "cls.output.weight": outputs}
+    return gguf(metadata, {name: (F16, (64, n), bytes(128 * n)) for name, n in rows.items()})
+
+
+def test_a_reranker_is_told_from_an_embedding_model() -> None:
+    reranker = facts(ranked())
+    assert (reranker.ranks, reranker.pooling, reranker.vector_width) == (True, "rank", 0)
+    assert not reranker.gives_chances and sum(reranker.kv_bytes) == 0
+    assert not facts(embedder()).ranks
+    qwen = {"general.architecture": "qwen3", "qwen3.block_count": 2, "qwen3.context_length": 64,
+            "qwen3.embedding_length": 64, "qwen3.pooling_type": 4}  # fmt: skip
+    assert facts(ranked(outputs=2, **qwen)).gives_chances
+    closing = {"tokenizer.ggml.model": "bert", "tokenizer.ggml.add_eos_token": True}
+    assert facts(ranked(**closing)).ranks
+
+
+def test_a_reranker_that_llama_server_computes_otherwise_is_refused() -> None:
+    assert "the classifier has 3 labels" in why(ranked(outputs=3))
+    assert "BERT with token types or a last separator" in why(ranked(types=2))
+    pieces = {"tokenizer.ggml.model": "bert"}
+    assert "BERT with token types or a last separator" in why(ranked(**pieces))
 
 
 def test_tensors_that_overlap_or_have_one_name_are_refused() -> None:

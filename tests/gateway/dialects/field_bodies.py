@@ -15,6 +15,7 @@ from gateway.dialects.openai.bodies import ChatCompletionsBody, CompletionsBody
 from gateway.dialects.openai.embeddings import EmbeddingsBody
 from gateway.dialects.openai.responses.bodies import ResponsesBody, ResponsesCountBody
 from gateway.dialects.prompts.bodies import ApplyTemplateBody, DetokenizeBody, TokenizeBody
+from gateway.dialects.reranking import RerankBody
 
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 OTHER = {**FUNCTION, "name": "g"}
@@ -268,6 +269,7 @@ BODIES: Mapping[type[BaseModel], list[dict[str, Any]]] = {
         {"model": "m", "messages": TURNS, "tools": [*TOOLS, CUSTOM], "chat_template_kwargs": {}},
     ],
     EmbeddingsBody: [{"model": "m", "input": ["p"]}],
+    RerankBody: [{"model": "m", "query": "q", "documents": ["p", {"text": "p"}]}],
     OllamaEmbedBody: [{"model": "m", "input": ["p"]}],
     OllamaEmbeddingsBody: [{"model": "m", "prompt": "p"}],
     DetokenizeBody: [{"model": "m", "tokens": [1]}],
@@ -298,6 +300,7 @@ HINTS: dict[tuple[str, str], list[Any]] = {
     ("AnthropicClientToolBody", "type"): ["memory_20250818"],
     ("AnthropicMessagesBody", "max_tokens"): [6000],
     ("EmbeddingsBody", "truncate_prompt_tokens"): [-1],
+    ("RerankBody", "truncate_prompt_tokens"): [-1],
     ("OllamaMessageBody", "images"): [["iVBORw0KGgo="]],
     ("OllamaGenerateBody", "images"): [["iVBORw0KGgo="]],
     ("OllamaCreateBody", "modelfile"): ["FROM m\nSYSTEM s"],

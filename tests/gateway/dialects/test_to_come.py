@@ -46,7 +46,7 @@ def test_a_path_that_is_not_offered_says_why_and_what_to_do_instead(path: str) -
     assert "not there yet" not in said
 
 
-@pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/images/generations", "/rerank"])
+@pytest.mark.parametrize("path", ["/v1/audio/speech", "/v1/images/generations", "/v1/moderations"])
 def test_what_no_engine_does_is_told_from_what_is_to_come(path: str) -> None:
     fault = absence(path)
     assert (

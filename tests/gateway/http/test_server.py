@@ -224,7 +224,7 @@ def test_every_answer_has_a_request_id_of_its_own(shared: GatewayTestbed) -> Non
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/audio/speech", "/v1/images/generations", "/v1/rerank", "/rerank", "/v1/moderations",
+    ["/v1/audio/speech", "/v1/images/generations", "/v1/moderations",
      "/v1/files", "/v1/fine_tuning/jobs", "/v1/assistants", "/v1/threads/t", "/v1/vector_stores",
      "/v1/score", "/score"],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bus.wire.errors import BadRequest
 from bus.wire.ids import Boot, RequestId
 from bus.wire.messages.requests import InputsPrompt, PromptQuestion, TextPrompt
 from bus.wire.messages.tokens import (
@@ -23,21 +25,24 @@ from bus.wire.messages.tokens import (
 from runner import lifecycle
 from runner.embedding.loop import BATCH_DEADLINE_S
 from runner.roles.embedding import EmbeddingRole
-from tests.harness.embedder import LIMIT, FakeEmbedder, WordReader, vector
+from runner.text import RankedPair
+from tests.harness.embedder import LIMIT, Facts, FakeEmbedder, WordReader, vector
 from tests.harness.role_site import Site
 
 
 class EmbeddingSite(Site[EmbeddingRole]):
     """An embedding role with a made-up engine."""
 
-    def __init__(self, folder: Path, **spec: Any) -> None:
-        self.engine = FakeEmbedder()
+    def __init__(self, folder: Path, *, ranks: bool = False, **spec: Any) -> None:
+        facts = Facts(1, width=1, ranks=True) if ranks else Facts()
+        self.engine = FakeEmbedder(facts)
         factories = {
             "load_embedder": lambda _spec, _progress: self.engine,
-            "load_inputs": lambda _spec, _tokenizer: WordReader(),
+            "load_inputs": lambda _spec, _tokenizer: PairedWords() if ranks else WordReader(),
         }
+        makes = "reranker" if ranks else "embedding"
         super().__init__(
-            folder, EmbeddingRole, factories, context_tokens=LIMIT, makes="embedding", **spec
+            folder, EmbeddingRole, factories, context_tokens=LIMIT, makes=makes, **spec
         )
 
     def submit(self, name: str, *inputs: str, **fields: Any) -> None:
@@ -248,3 +253,43 @@ def test_an_engine_that_raises_ends_the_runner_and_what_is_open_fails(site: Embe
     site.role.fail_all("runner_lost", message)
     end = site.ended("a")
     assert isinstance(end, Failed) and end.reason == "runner_lost"
+
+
+class PairedWords:
+    """The reader of documents beside a query: one token for each word, and one for the query."""
+
+    def of_query(self, query: str) -> PairedWords:
+        if query == "unreadable":
+            raise BadRequest("the query is unreadable")
+        return self
+
+    def prepare(self, text: Any, cut: bool) -> RankedPair:
+        words = WordReader().prepare(text, cut)
+        return RankedPair((9, *words.tokens), 1, "q", text, words.cut_off)
+
+
+def test_a_reranker_scores_documents_and_refuses_other_requests(tmp_path: Path) -> None:
+    site = EmbeddingSite(tmp_path, ranks=True)
+    try:
+        site.submit("a", prompt=InputsPrompt(query="q", inputs=("one", "one two three", "a b")))
+        site.ended("a")
+        assert [struct.unpack("<f", score)[0] for score in site.vectors("a")] == [1.0, 3.0, 2.0]
+        site.submit("long", prompt=InputsPrompt(query="q", inputs=("a", "w " * (LIMIT + 1))))
+        end = site.ended("long")
+        assert isinstance(end, Failed)
+        assert (end.reason, end.details["field"]) == ("context_length", "documents[1]")
+        site.submit("query", prompt=InputsPrompt(query="unreadable", inputs=("a",)))
+        end = site.ended("query")
+        assert isinstance(end, Failed)
+        assert (end.reason, end.details["field"]) == ("bad_request", "query")
+        site.submit("vector", "a")
+        assert "cannot make embeddings" in site.refused("vector").refusal.message
+        site.submit("text", prompt=TextPrompt(text="a"))
+        assert "is a reranker; it cannot generate text" in site.refused("text").refusal.message
+    finally:
+        site.close()
+
+
+def test_an_embedding_model_ranks_no_documents(site: EmbeddingSite) -> None:
+    site.submit("rank", prompt=InputsPrompt(query="q", inputs=("a",)))
+    assert "cannot rank documents" in site.refused("rank").refusal.message
