@@ -239,6 +239,7 @@ def main() -> int:
             vocabulary_digest=vocabulary_digest,
             speculate=settings.runner.speculate,
             parity=settings.runner.parity,
+            kv_limits=kv_limits,
         ),
     )
 

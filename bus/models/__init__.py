@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bus.models import (
         cards,
         embedding_models,
+        embedding_parts,
         gguf,
         held_models,
         kv,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "cards",
     "embedding_models",
+    "embedding_parts",
     "gguf",
     "held_models",
     "kv",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from runner.llama.llama_loop import LlamaLoop, plan_launch
     from runner.llama.llama_responder import LlamaResponder
     from runner.llama.open_answer import SentWorks
+    from runner.llama.slots import SlotDisk, SlotFiles, Slots, slots_key
     from runner.llama.vectors import LlamaEmbedder
     from runner.llama.wire import STALLED_S, STILL_S, LlamaClient, LlamaTrouble, differing
 
@@ -31,9 +32,13 @@ __all__ = [
     "LlamaResponder",
     "LlamaTrouble",
     "SentWorks",
+    "SlotDisk",
+    "SlotFiles",
+    "Slots",
     "differing",
     "launch_of",
     "plan_launch",
+    "slots_key",
 ]
 
 _HOMES = {
@@ -47,9 +52,13 @@ _HOMES = {
     "LlamaResponder": "runner.llama.llama_responder",
     "LlamaTrouble": "runner.llama.wire",
     "SentWorks": "runner.llama.open_answer",
+    "SlotDisk": "runner.llama.slots",
+    "SlotFiles": "runner.llama.slots",
+    "Slots": "runner.llama.slots",
     "differing": "runner.llama.wire",
     "launch_of": "runner.llama.launch",
     "plan_launch": "runner.llama.llama_loop",
+    "slots_key": "runner.llama.slots",
 }
 
 

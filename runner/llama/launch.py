@@ -38,7 +38,8 @@ MAPS_MEMORY = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"
 class Launch:
     """A model to serve. `cells`: the tokens of the KV cache; `rows`: the most rows at a time.
     `devices`: the GPUs that hold the model, in index order; empty: it is computed by the processor.
-    `spills`: part of it is in the memory of the machine, which the GPU of an APU maps."""
+    `saves`: the folder for the KV of slots; None: it is not kept on disk. `spills`: part of it is
+    in the memory of the machine, which the GPU of an APU maps."""
 
     file: Path
     socket: Path
@@ -48,6 +49,7 @@ class Launch:
     facts: GgufFacts
     devices: tuple[DeviceShare, ...] = ()
     spills: bool = False
+    saves: Path | None = None
 
     def command(self, program: Sequence[str]) -> list[str]:
         """Return the command line of llama-server, which `program` starts."""
@@ -60,6 +62,7 @@ class Launch:
             *self._batched(),
             *("--threads", str(self.threads)),
             *self._placed(),
+            *(("--slot-save-path", f"{self.saves}/") if self.saves else ()),
             *("--cache-ram", "0"),
             *("--fit", "off"),
             *("--poll", "0"),

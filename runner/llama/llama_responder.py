@@ -20,7 +20,7 @@ from bus.wire.messages.tokens import Displaced, PromptAnswer
 from runner.llama.frames import Frame, LostAnswer, News
 from runner.llama.launch import Launch
 from runner.llama.open_answer import AnswerRow, OpenAnswer, SentWorks
-from runner.llama.slots import Slots
+from runner.llama.slots import SlotDisk
 from runner.llama.wire import STALLED_S, LlamaClient, Stream
 from runner.serving import OpenRequest, RequestServer, too_many
 from runner.text import BadGrammar, DeadEnd, PreparedRequest, ReadPrompt, TextThread
@@ -32,8 +32,8 @@ GATHER_S = 0.002
 
 
 class LlamaResponder:
-    """The `Responder` of a GGUF model. `works`, `launch` and `client` are set when the model is
-    loaded. `post` runs a callback in the main thread, `later` after some seconds."""
+    """The `Responder` of a GGUF model. `works`, `launch`, `client` and `disk` are set when the
+    model is loaded. `post` runs a callback in the main thread, `later` after some seconds."""
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class LlamaResponder:
         self.works: SentWorks | None = None
         self.launch: Launch | None = None
         self.client: LlamaClient | None = None
+        self.disk: SlotDisk | None = None
         self._server = server
         self._now = now
         self._post = post
@@ -54,7 +55,6 @@ class LlamaResponder:
         self._answers: dict[RequestId, OpenAnswer] = {}
         self._waiting: list[tuple[OpenAnswer, AnswerRow]] = []
         self._streams: dict[RowId, Stream] = {}
-        self._slots: Slots | None = None
         self._frames = 0
         self._beats = 0
         self._news_at = 0.0
@@ -64,6 +64,12 @@ class LlamaResponder:
     def running(self) -> frozenset[RequestId]:
         """Return the requests with a row at llama-server."""
         return frozenset(request_id for request_id, _ in self._streams)
+
+    def resume_rows(self) -> None:
+        """Start rows that waited for the disk."""
+        if self.works is not None and self._server.phase != "ended":
+            self._advance(self._now())
+            self._server.flush()
 
     def stalled_s(self, now: float) -> float:
         """Return for how long llama-server has owed a frame; 0 if no row runs."""
@@ -180,14 +186,21 @@ class LlamaResponder:
 
     def _advance(self, now: float) -> None:
         """Start the first waiting rows, as long as rows and cells are free."""
-        launch, client, works = self.launch, self.client, self.works
+        launch, client, works, disk = self.launch, self.client, self.works, self.disk
         assert launch is not None and client is not None and works is not None, "ready"
+        assert disk is not None, "ready"
         while self._waiting and len(self._streams) < launch.rows:
             answer, row = self._waiting[0]
-            if self._cells() + answer.cells > launch.cells and self._streams:
+            cells = sum(self._answers[request_id].cells for request_id, _ in self._streams)
+            if cells + answer.cells > launch.cells and self._streams:
+                return
+            if disk.waits(answer.content):
                 return
             del self._waiting[0]
+            row.slot = disk.slots.take(answer.content)
             self._start(client, works, answer, row, now)
+        if not self._streams and not self._waiting:
+            disk.rest()
 
     def _start(
         self, client: LlamaClient, works: SentWorks, answer: OpenAnswer, row: AnswerRow, now: float
@@ -199,10 +212,6 @@ class LlamaResponder:
         if not self._streams:
             self._news_at = now
         row.begun_at = now
-        if self._slots is None:
-            assert self.launch is not None, "ready"
-            self._slots = Slots(self.launch.rows)
-        row.slot = self._slots.take(answer.prepared.tokens, answer.prepared.request.key_id)
         self._ask(client, works, answer, row, now)
         self._server.note("prefill", request_id, done=0, total=len(answer.prepared.tokens))
 
@@ -215,9 +224,6 @@ class LlamaResponder:
         self._streams[answer.request.request_id, row.choice] = client.stream(
             answer.body(row, works.markers), lambda news: self._post(partial(take, news))
         )
-
-    def _cells(self) -> int:
-        return sum(self._answers[request_id].cells for request_id, _ in self._streams)
 
     def _took(self, answer: OpenAnswer, row: AnswerRow, news: News) -> None:
         """Process a part of a row's answer. Parts of rows that were stopped are ignored."""
@@ -250,6 +256,10 @@ class LlamaResponder:
         is_over = answer.take(frame, row, now)
         if is_first and row.first_at is not None:
             self._server.note("decode_stream", request.request_id)
+            assert self.disk is not None and row.begun_at is not None, "a row began"
+            if len(self._streams) == 1:
+                computed = len(answer.prepared.tokens) - row.cached
+                self.disk.measured(computed, row.first_at - row.begun_at)
         totals.generated_tokens += row.tokens - before
         if not is_over:
             if frame.stop is not None:
@@ -268,8 +278,8 @@ class LlamaResponder:
         stream = self._streams.pop((request_id, row.choice), None)
         if stream is not None:
             stream.close()
-            assert self._slots is not None, "a row began"
-            self._slots.free(row.slot)
+            assert self.disk is not None, "a row began"
+            self.disk.slots.free(row.slot)
 
     def _forget(self, request_id: RequestId) -> OpenAnswer | None:
         """Stop all rows of a request, and forget it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from bus.models.kv import kept_apart
 from bus.wire.errors import FinishReason
 from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Usage
@@ -16,7 +17,7 @@ from runner.engine import SampledToken
 from runner.llama.frames import Frame
 from runner.llama.launch import BATCH_TOKENS
 from runner.llama.slices import MOST_SEED, NO_ROW, Slices, TokenMatcher, needs_slices
-from runner.llama.slots import NO_SLOT, TakenSlot
+from runner.llama.slots import NO_SLOT, SlotContent, TakenSlot
 from runner.serving import OpenRequest
 from runner.text import ChoiceReader, PreparedRequest, SentText, TextWorks
 
@@ -71,8 +72,8 @@ class AnswerRow:
 
 
 class OpenAnswer:
-    """The answer to `request`. `seeds` has one seed per choice. `vocabulary` is the number of
-    llama-server's tokens. Raises BadGrammar."""
+    """The answer to `request`. `content` is its prompt as the content of a slot. `seeds` has one
+    seed per choice. `vocabulary` is the number of llama-server's tokens. Raises BadGrammar."""
 
     def __init__(
         self,
@@ -84,6 +85,7 @@ class OpenAnswer:
     ) -> None:
         self.request = request
         self.prepared = prepared
+        self.content = SlotContent(prepared.tokens, kept_apart(prepared.request))
         self._vocabulary = vocabulary
         self.rows: list[AnswerRow] = []
         for choice, seed in zip(prepared.choices, seeds, strict=True):

@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ubatch-size", type=int)
     parser.add_argument("--embedding", action="store_true")
     parser.add_argument("--pooling", choices=["rank"])
+    parser.add_argument("--slot-save-path", default="")
     options, _ = parser.parse_known_args(arguments)
     params = library.CommonParams()
     params.model.path = options.model
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     params.n_batch = options.batch_size
     params.n_ubatch = options.ubatch_size or options.batch_size
     params.embedding = options.embedding
+    params.slot_save_path = options.slot_save_path
     if options.pooling:
         params.pooling_type = library.llama_pooling_type.LLAMA_POOLING_TYPE_RANK
     for cpu in (params.cpuparams, params.cpuparams_batch):

@@ -75,7 +75,7 @@ class LlamaEmbedder:
         self._gives_chances = launch.facts.gives_chances
         ranks = launch.facts.ranks
         self._facts = VectorFacts(launch.facts.vector_width or 1, launch.input_tokens, ranks)
-        self._around = self._measured_around() if ranks else 0
+        self._around = self._measure_around() if ranks else 0
 
     @property
     def facts(self) -> VectorFacts:
@@ -113,7 +113,7 @@ class LlamaEmbedder:
             scores = [log_odds(score) for score in scores]
         return [struct.pack("<f", score) for score in scores]
 
-    def _measured_around(self) -> int:
+    def _measure_around(self) -> int:
         """Return how many tokens llama-server adds to those of a query and a document."""
         total = self._client.scores(PROBE, [PROBE])[1]
         return max(0, total - 2 * len(self._client.tokens(PROBE, plain=True)))

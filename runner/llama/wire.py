@@ -23,6 +23,8 @@ STILL_S, STALLED_S, ONE_STALLED_S = 10.0, 120.0, 150.0
 """How long all streams together may be silent, in seconds, if llama-server uses no processor time,
 and if it does; and how long one stream may be. In this time a slow machine computes a batch of a
 prompt. If all are silent, the runner ends; if one is, its request."""
+SLOT_S = 30.0
+"""Deadline of writing or reading the KV of a slot, in seconds."""
 MOST_LINE_BYTES, MOST_ANSWER_BYTES = 1 << 20, 16 << 20
 PROBES = (
     "Hello, world! It's 12:34 on 2026-11-29; isn't it?", "  leading and   inner spaces  ",
@@ -71,9 +73,25 @@ class LlamaClient:
 
     def build(self) -> int:
         """Return the number of llama-server's build; 0 if it does not say. Raises LlamaTrouble."""
-        text = str(self._answer("GET", "/props").get("build_info", ""))
+        text = self.build_name()
         number = text.partition("-")[0].removeprefix("b")
         return int(number) if number.isdecimal() else 0
+
+    def build_name(self) -> str:
+        """Return the name of llama-server's build; "" if it does not say. Raises LlamaTrouble."""
+        return str(self._answer("GET", "/props").get("build_info", ""))[:100]
+
+    def save_slot(self, number: int, file: str) -> None:
+        """Write the KV of a slot to a file in the folder of slots. Raises LlamaTrouble."""
+        self._json("POST", f"/slots/{number}?action=save", {"filename": file}, SLOT_S)
+
+    def restore_slot(self, number: int, file: str) -> int:
+        """Read the KV of a slot from a file in the folder of slots; return the number of its
+        tokens. Raises LlamaTrouble."""
+        route = f"/slots/{number}?action=restore"
+        answer = self._json("POST", route, {"filename": file}, SLOT_S)
+        count = cast(dict[str, Any], answer).get("n_restored") if isinstance(answer, dict) else 0
+        return count if isinstance(count, int) else 0
 
     def tokens(self, text: str, *, special: bool = False, plain: bool = False) -> list[int]:
         """Return the token ids of a text by llama-server's tokenizer; `special`: with the special

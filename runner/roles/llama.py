@@ -8,6 +8,8 @@ fails, or if llama-server ends or is silent.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,13 +25,18 @@ from runner.lifecycle import ENGINE_ERROR, PREPARES_S
 from runner.llama import (
     STALLED_S,
     STILL_S,
+    Launch,
     LlamaClient,
     LlamaLoop,
     LlamaResponder,
     LlamaTrouble,
     SentWorks,
+    SlotDisk,
+    SlotFiles,
+    Slots,
     differing,
     plan_launch,
+    slots_key,
 )
 from runner.roles.model_thread import Broken, LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
@@ -41,8 +48,11 @@ from runner.roles.role import (
     load_of,
     watchdog,
 )
+from runner.schedule import DiskFigures
 from runner.text import PreparedRequest, ReadPrompt, TextThread, TokenizerError
 
+SAVES_S = 5.0
+"""How long a runner that ends waits for a prompt that is being written to disk."""
 COMPARED_TOKENS = 4_096
 """The longest context for texts by which tokenizers are compared."""
 
@@ -59,8 +69,8 @@ class LlamaRole(ServingRole):
         spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor
         self._socket = socket_of(shell)
         program = parts.factories.llama_server
-        plan = partial(plan_launch, program, spec, self._socket)
-        self._loop = LlamaLoop(program, plan, spec.load_deadline_s)
+        self._files: SlotFiles | None = None
+        self._loop = LlamaLoop(program, partial(self._plan, program), spec.load_deadline_s)
         super().__init__(parts, self._loop)
         self._text: TextThread[PreparedRequest | ReadPrompt] = TextThread(
             self._open_text, reactor.call, self._text_loaded
@@ -96,15 +106,39 @@ class LlamaRole(ServingRole):
         """Return the current reading (status and rates) of this runner. The rates cover the time
         since the previous reading; the memory is that of llama-server."""
         load, status = load_of(self._server.open, self._responder.running), self.status
+        if self._responder.disk is not None:
+            load = replace(load, disk=DiskFigures(**asdict(self._responder.disk.figures)))
         reading = self._meter.reading(self._host.phase, status, load, self.open_requests, now)
         return reading.model_copy(update={"process_bytes": status.memory.active_bytes})
 
     def stop(self, timeout_s: float) -> None:
-        """Stop llama-server; kill it if it does not end in time."""
+        """Stop llama-server; kill it if it does not end in time. A prompt that is being written to
+        disk may end first."""
+        if self._responder.disk is not None:
+            self._responder.disk.close(min(timeout_s / 2, SAVES_S))
         super().stop(timeout_s)
         self._loop.kill()
 
     # --- from the threads ------------------------------------------------------------------
+
+    def _plan(self, program: Sequence[str]) -> Launch:
+        """Return how to start llama-server, with a folder for the prompts of its slots; called in
+        the engine's thread. Raises BadGguf, OSError, LlamaTrouble."""
+        launch, limits = plan_launch(program, self._spec, self._socket), self._factories.kv_limits
+        if limits is None or not limits.most_bytes:
+            return launch
+        try:
+            key = slots_key(sorted(launch.file.parent.glob("*.gguf")))
+            files = SlotFiles(limits, self._spec.model, key, self._say)
+            files.make_folder()
+        except OSError as error:
+            self._say(f"prompts are not kept on disk: {error}")
+            return launch
+        self._files = files
+        return replace(launch, saves=files.folder)
+
+    def _say(self, text: str) -> None:
+        self._log.warning("kv", text=text)
 
     def _take_news(self, news: ThreadNews) -> None:
         """Process a report from the engine's thread. A load that failed because llama-server was
@@ -116,7 +150,11 @@ class LlamaRole(ServingRole):
     def _loaded(self) -> None:
         launch = self._loop.launch
         assert launch is not None, "loaded"
-        self._responder.launch, self._responder.client = launch, LlamaClient(self._socket)
+        responder, client = self._responder, LlamaClient(self._socket)
+        responder.launch, responder.client = launch, client
+        post, resume = self._reactor.call, responder.resume_rows
+        responder.disk = SlotDisk(Slots(launch.rows), self._files, post, resume)
+        responder.disk.begin(client)
         self.described = {
             "engine": ENGINE,
             "context_tokens": self._spec.context_tokens,

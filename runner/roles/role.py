@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from bus.models.kv import KvLimits
 from bus.models.tasks import CommandEngine
 from bus.process.clock import CoreWaits, MachineWaits, core_share, runnable_now, wall, working_tasks
 from bus.process.installation import Environment
@@ -69,8 +70,8 @@ class Factories:
     thread. `form_group` (group, own rank, seconds; raises CannotForm) and `prepare` are called in
     the main thread; `prepare` at most once and first: it may import what the others need, except
     MLX. `vocabulary_digest` returns a digest of the model's tokens, empty if they cannot be read;
-    called in any thread. `engine_bytes` returns MLX's peak memory, None if unknown. `speculate` and
-    `parity` are the operator's settings."""
+    called in any thread. `engine_bytes` returns MLX's peak memory, None if unknown. `speculate`,
+    `parity` and `kv_limits` (for KV on disk) are the operator's settings."""
 
     load_engine: Callable[[RunnerSpec, RankContext | None, Progressed], Engine]
     load_follower: Callable[[RunnerSpec, RankContext, Progressed], FollowingEngine]
@@ -89,6 +90,7 @@ class Factories:
     engine_bytes: Callable[[], int | None] = lambda: None
     speculate: Speculate = "off"
     parity: Literal["exact", "fast"] = "exact"
+    kv_limits: KvLimits | None = None
 
 
 class RoleHost(Protocol):

@@ -5,6 +5,7 @@ Pure: time arrives as `now`. It works on tokens and bytes, never on arrays.
 """
 
 from runner.schedule.intake import Arrival
+from runner.schedule.prefixes import DiskFigures
 from runner.schedule.rows import (
     RowCost,
     RowEvent,
@@ -22,6 +23,7 @@ from runner.schedule.table import ScheduleSettings
 __all__ = [
     "STEPS_AHEAD",
     "Arrival",
+    "DiskFigures",
     "Placed",
     "RowCost",
     "RowEvent",

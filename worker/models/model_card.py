@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from bus.models.cards import Notes
-from bus.models.embedding_models import EmbeddingModel
+from bus.models.embedding_parts import EmbeddingModel
 from bus.models.gguf import DTYPE, ENGINE, LLAMA_TAG, GgufFacts
 from bus.models.lora import FOLDER
 from bus.wire.cards import AdapterCard, ModelCard

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from bus.models.cards import CARD_FILE
-from bus.models.embedding_models import EmbeddingModel, embedding_model, files_read
+from bus.models.embedding_models import embedding_model, files_read
+from bus.models.embedding_parts import EmbeddingModel
 from bus.models.lora import FOLDER
 from bus.process.clock import wall
 from bus.wire.cards import NAME_CHARACTERS, ModelCard, PassedOver

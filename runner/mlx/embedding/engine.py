@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from bus.models.embedding_models import EmbeddingModel
+from bus.models.embedding_parts import EmbeddingModel
 from bus.process.memory import give_back
 from bus.wire.errors import ShoalError
 from runner.engine import EngineMemory, LoadProgress

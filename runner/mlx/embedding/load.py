@@ -17,7 +17,8 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from bus.models.embedding_models import DenseStep, EmbeddingModel, Step, padding_token
+from bus.models.embedding_models import padding_token
+from bus.models.embedding_parts import DenseStep, EmbeddingModel, Step
 from runner.engine import LoadProgress
 from runner.mlx.embedding.decoder import load_decoder
 from runner.mlx.embedding.encoder import Encoder, encoder_shape, head_of, own_names

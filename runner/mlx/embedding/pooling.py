@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 from mlx import nn
 
-from bus.models.embedding_models import PoolingMode
+from bus.models.embedding_parts import PoolingMode
 
 LEAST_LENGTH = 1e-12
 """Least length by which a vector is divided when it is normalised, so that a zero vector stays

@@ -17,7 +17,8 @@ from typing import Any, cast
 
 from tokenizers import Tokenizer
 
-from bus.models.embedding_models import EmbeddingModel, embedding_model
+from bus.models.embedding_models import embedding_model
+from bus.models.embedding_parts import EmbeddingModel
 from bus.wire.errors import BadRequest, ContextOverflow
 from runner.text.opening import TokenizerError, check_file, panics_told
 

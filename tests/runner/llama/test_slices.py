@@ -15,7 +15,8 @@ from bus.wire.ids import ModelId, RequestId, TokenId
 from bus.wire.messages.requests import GenerationRequest, Sampling, TextPrompt
 from runner.engine import GrammarSpec
 from runner.llama.slices import MOST_SEED, SEEDED_SLICE, Slices
-from runner.llama.slots import Slots, common
+from runner.llama.slots import SlotContent, Slots
+from runner.llama.slots.slots import common
 from runner.text import PreparedChoice, PreparedRequest
 
 VOCABULARY = 8
@@ -126,13 +127,16 @@ def test_the_common_beginning_is_found(one: list[TokenId], other: list[TokenId])
 
 @given(st.data())
 def test_a_slot_is_taken_once_and_keeps_for_its_own_key_alone(data: st.DataObject) -> None:
-    slots, taken, last = Slots(3), [], dict[int, str | None]()
+    slots, taken, last = Slots(3), [], dict[int, bytes]()
     for _ in range(20):
         if taken and (len(taken) == 3 or data.draw(st.booleans())):
             slots.free(taken.pop(data.draw(st.integers(0, len(taken) - 1))))
             continue
-        key = data.draw(st.sampled_from([None, "red", "blue"]))
-        slot = slots.take([TokenId(data.draw(st.integers(0, 2))) for _ in range(3)], key)
+        key = data.draw(st.sampled_from([b"", b"red", b"blue"]))
+        prompt = SlotContent([data.draw(st.integers(0, 2)) for _ in range(3)], key)
+        best, _ = slots.best(prompt)
+        slot = slots.take(prompt)
+        assert slot.number == best
         assert slot.number not in {other.number for other in taken}
         assert slot.keeps == (last.get(slot.number) == key)
         last[slot.number] = key
@@ -141,9 +145,16 @@ def test_a_slot_is_taken_once_and_keeps_for_its_own_key_alone(data: st.DataObjec
 
 def test_a_row_gets_the_slot_with_the_longest_common_beginning() -> None:
     slots = Slots(3)
-    prompts = [[TokenId(n) for n in prompt] for prompt in ([1, 2, 3], [1, 5, 6], [9, 9, 9])]
-    first = [slots.take(prompt, "k") for prompt in prompts]
+    prompts = [SlotContent(prompt, b"k") for prompt in ([1, 2, 3], [1, 5, 6], [9, 9, 9])]
+    first = [slots.take(prompt) for prompt in prompts]
     for slot in first:
         slots.free(slot)
-    again = slots.take([TokenId(1), TokenId(5), TokenId(7)], "k")
+    wanted = SlotContent([1, 5, 7], b"k")
+    assert slots.best(wanted) == (first[1].number, 2)
+    again = slots.take(wanted)
     assert again.number == first[1].number and again.keeps
+    assert [number for number, _ in slots.unsaved()] == [first[0].number, first[2].number]
+    assert slots.unsaved() == []
+    slots.hold(first[2].number, wanted)
+    slots.free(again)
+    assert [number for number, _ in slots.unsaved()] == [again.number]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from bus.models.cards import Notes
-from bus.models.embedding_models import EmbeddingModel
+from bus.models.embedding_parts import EmbeddingModel
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.kv import KvKind

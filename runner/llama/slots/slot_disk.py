@@ -1,0 +1,108 @@
+"""Talks to the files of slots: decides when prompts are written to disk, and read back (decision
+0099).
+
+Runs in the main thread. While a job of the files runs, no row may start, so the content of a slot
+is known. Prompts are written when no row runs, because llama-server computes nothing meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from runner.llama.slots.slot_files import Restored, SlotFiles
+from runner.llama.slots.slots import SlotContent, Slots
+from runner.llama.wire import LlamaClient
+
+LEAST_MEASURED = 256
+"""The fewest tokens of a prompt from which the speed of computing is measured."""
+NEWEST = 0.5
+"""Weight of the newest prompt in the measured speed."""
+
+
+@dataclass(slots=True)
+class SlotFigures:
+    """Counts so far: prompts that started from the disk, their tokens, bytes read and written."""
+
+    hits: int = 0
+    hit_tokens: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+
+class SlotDisk:
+    """The slots of one llama-server and their files. `is_busy`: a job of the files runs. `post`
+    runs a callback in the main thread. `resume` is called there when a job has ended."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        files: SlotFiles | None,
+        post: Callable[[Callable[[], None]], None],
+        resume: Callable[[], None],
+    ) -> None:
+        self.slots = slots
+        self.is_busy = False
+        self.figures = SlotFigures()
+        self._files = files
+        self._post = post
+        self._resume = resume
+        self._token_s = 0.0
+        self._tried: SlotContent | None = None
+        """The prompt for which a run was read last; a row does not wait twice."""
+
+    def begin(self, client: LlamaClient) -> None:
+        """Find the prompts on the disk, before the first row starts."""
+        if self._files is not None:
+            self.is_busy = True
+            self._files.open(client, lambda: self._post(partial(self._end_write, 0)))
+
+    def waits(self, prompt: SlotContent) -> bool:
+        """Return whether a row with this prompt must wait, because a run is read for it now or a
+        job of the files runs."""
+        if self.is_busy or self._files is None or prompt is self._tried:
+            return self.is_busy
+        number, have = self.slots.best(prompt)
+        run = self._files.better(prompt, have, lambda tokens: tokens * self._token_s)
+        if run is None:
+            return False
+        self.is_busy, self._tried = True, prompt
+        done = partial(self._end_read, number)
+        self._files.restore(number, run, lambda news: self._post(partial(done, news)))
+        return True
+
+    def rest(self) -> None:
+        """Write the prompts of slots that are not on disk; called when no row runs or waits."""
+        if self._files is None or self.is_busy:
+            return
+        slots = [each for each in self.slots.unsaved() if self._files.wants(each[1])]
+        if slots:
+            self.is_busy = True
+            self._files.save(slots, lambda size: self._post(partial(self._end_write, size)))
+
+    def measured(self, tokens: int, seconds: float) -> None:
+        """Record that llama-server computed so many tokens of a prompt in this time."""
+        if tokens >= LEAST_MEASURED:
+            pace = seconds / tokens
+            self._token_s += (NEWEST if self._token_s else 1.0) * (pace - self._token_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Wait for the file that is being written."""
+        if self._files is not None:
+            self._files.close(timeout_s)
+
+    def _end_read(self, number: int, news: Restored) -> None:
+        self.is_busy = False
+        if news.content is not None:
+            self.slots.hold(number, news.content)
+        if news.bytes_read and news.content is not None:
+            self.figures.hits += 1
+            self.figures.hit_tokens += len(news.content.tokens)
+            self.figures.read_bytes += news.bytes_read
+        self._resume()
+
+    def _end_write(self, size: int) -> None:
+        self.is_busy = False
+        self.figures.written_bytes += size
+        self._resume()
