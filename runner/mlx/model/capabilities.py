@@ -72,9 +72,8 @@ def _windowed(shape: Shape, window: SinkWindow) -> Shape:
 
 
 def _sees_a_window(model: Any, shape: Shape) -> bool:
-    """Return whether the model gives the same logits with a window as with all KV under the same
-    mask. Some models do not, because their attention depends on the order of the KV. Tries chunks
-    and single tokens."""
+    """Return whether chunks and single tokens have the same logits with a window as with all KV
+    under the same mask. In some models attention depends on the order of the KV."""
     window = SinkWindow(2, 6)
     narrow = _windowed(shape, window)
     if not narrow.windowed:

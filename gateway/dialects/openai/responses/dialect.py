@@ -361,8 +361,7 @@ def _top_logprobs_of(body: bodies.ResponsesBody) -> int | None:
 
 
 def _tells_of(body: bodies.ResponsesBody) -> frozenset[str]:
-    """Return the additional forms in which the answer must have the thinking (constants of
-    `shapes`)."""
+    """Return the forms of thinking that the answer must have beyond its text (`shapes`)."""
     parts = set[str]() if summary_of(body) is None else {SUMMARY}
     return frozenset(parts | {ENCRYPTED} & set(body.include or ()))
 
