@@ -1,8 +1,9 @@
 """Talks to the files of slots: decides when prompts are written to disk, and read back (decision
 0099).
 
-Runs in the main thread. While a job of the files runs, no row may start, so the content of a slot
-is known. Prompts are written when no row runs, because llama-server computes nothing meanwhile.
+Runs in the main thread. While llama-server reads or writes a slot, no row may start, so the content
+of the slot is known. Prompts are written when no row runs, because llama-server computes nothing
+meanwhile. Then they are stored beside running rows.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class SlotFigures:
 
 
 class SlotDisk:
-    """The slots of one llama-server and their files. `is_busy`: a job of the files runs. `post`
-    runs a callback in the main thread. `resume` is called there when a job has ended."""
+    """The slots of one llama-server and their files. `is_busy`: no row may start now. `is_storing`:
+    prompts that llama-server has written are being stored. `post` runs a callback in the main
+    thread. `resume` is called there when rows may start again."""
 
     def __init__(
         self,
@@ -43,7 +45,7 @@ class SlotDisk:
         resume: Callable[[], None],
     ) -> None:
         self.slots = slots
-        self.is_busy = False
+        self.is_busy = self.is_storing = False
         self.figures = SlotFigures()
         self._files = files
         self._post = post
@@ -56,11 +58,11 @@ class SlotDisk:
         """Find the prompts on the disk, before the first row starts."""
         if self._files is not None:
             self.is_busy = True
-            self._files.open(client, lambda: self._post(partial(self._end_write, 0)))
+            self._files.open(client, lambda: self._post(self._release))
 
     def waits(self, prompt: SlotContent) -> bool:
-        """Return whether a row with this prompt must wait, because a run is read for it now or a
-        job of the files runs."""
+        """Return whether a row with this prompt must wait, because a run is read for it now, or
+        llama-server reads or writes another one."""
         if self.is_busy or self._files is None or prompt is self._tried:
             return self.is_busy
         number, have = self.slots.best(prompt)
@@ -74,12 +76,13 @@ class SlotDisk:
 
     def rest(self) -> None:
         """Write the prompts of slots that are not on disk; called when no row runs or waits."""
-        if self._files is None or self.is_busy:
+        if self._files is None or self.is_busy or self.is_storing:
             return
         slots = [each for each in self.slots.unsaved() if self._files.wants(each[1])]
         if slots:
-            self.is_busy = True
-            self._files.save(slots, lambda size: self._post(partial(self._end_write, size)))
+            self.is_busy = self.is_storing = True
+            saved = partial(self._post, self._release)
+            self._files.save(slots, saved, lambda size: self._post(partial(self._stored, size)))
 
     def measured(self, tokens: int, seconds: float) -> None:
         """Record that llama-server computed so many tokens of a prompt in this time."""
@@ -93,16 +96,19 @@ class SlotDisk:
             self._files.close(timeout_s)
 
     def _end_read(self, number: int, news: Restored) -> None:
-        self.is_busy = False
         if news.content is not None:
             self.slots.hold(number, news.content)
         if news.bytes_read and news.content is not None:
             self.figures.hits += 1
             self.figures.hit_tokens += len(news.content.tokens)
             self.figures.read_bytes += news.bytes_read
+        self._release()
+
+    def _release(self) -> None:
+        self.is_busy = False
         self._resume()
 
-    def _end_write(self, size: int) -> None:
-        self.is_busy = False
+    def _stored(self, size: int) -> None:
+        self.is_storing = False
         self.figures.written_bytes += size
         self._resume()

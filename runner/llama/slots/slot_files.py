@@ -131,9 +131,15 @@ class SlotFiles:
         reading_s = run.size_bytes / self.bytes_per_s
         return run if not expected_s or reading_s < expected_s else None
 
-    def save(self, slots: Sequence[tuple[int, SlotContent]], done: Callable[[int], None]) -> None:
-        """Write the prompts of free slots; `done` gets the bytes written, in the thread."""
-        self._start(lambda: done(self._save_all(slots)))
+    def save(
+        self,
+        slots: Sequence[tuple[int, SlotContent]],
+        saved: Callable[[], None],
+        done: Callable[[int], None],
+    ) -> None:
+        """Write the prompts of free slots. In the thread, `saved` is called when llama-server has
+        written them and may compute again, and `done` gets the bytes when they are stored."""
+        self._start(lambda: done(self._save_all(slots, saved)))
 
     def restore(self, number: int, run: DiskRun, done: Callable[[Restored], None]) -> None:
         """Read a run into a free slot; `done` gets the result, in the thread."""
@@ -171,31 +177,28 @@ class SlotFiles:
             if name and not origin:
                 self._open(entry, name)
 
-    def _save_all(self, slots: Sequence[tuple[int, SlotContent]]) -> int:
+    def _save_all(self, slots: Sequence[tuple[int, SlotContent]], saved: Callable[[], None]) -> int:
         """Write prompts up to the first that fails; return the bytes written."""
+        files: list[tuple[Path, SlotContent]] = []
         total = 0
-        for number, held in slots:
-            size = 0 if self._closing else self._save(number, held)
-            if not size:
-                break
-            total += size
-        return total
-
-    def _save(self, number: int, held: SlotContent) -> int:
-        """Write a prompt; return the bytes of its file, 0 if it failed."""
-        scratch = self._scratch(number)
         try:
-            self.make_folder()
-            self._client.save_slot(number, scratch.name)
-            run = self._write(scratch, held)
-        except (OSError, LlamaTrouble, BadRun) as error:
+            try:
+                self.make_folder()
+                for number, held in () if self._closing else slots:
+                    files.append((self._scratch(number), held))
+                    self._client.save_slot(number, files[-1][0].name)
+            finally:
+                saved()
+            for scratch, held in files:
+                total += 0 if self._closing else self._write(scratch, held).size_bytes
+            self._reported.discard("write")
+        except Exception as error:
             self._say_once("write", f"the KV of a prompt was not written to disk: {error}")
-            return 0
         finally:
-            with contextlib.suppress(OSError):
-                scratch.unlink(missing_ok=True)
-        self._reported.discard("write")
-        return run.size_bytes
+            for scratch, _ in files:
+                with contextlib.suppress(OSError):
+                    scratch.unlink(missing_ok=True)
+        return total
 
     def _write(self, scratch: Path, held: SlotContent) -> DiskRun:
         """Write the run of a slot's file. Raises OSError, BadRun."""

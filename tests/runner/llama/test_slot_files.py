@@ -54,7 +54,11 @@ class DiskSite(LlamaSite):
 
     def written(self, count: int) -> None:
         """Wait until so many prompts are on disk, and nothing is being written."""
-        self.until(lambda: len(self.files) == count and not self.disk.is_busy)
+        self.until(lambda: len(self.files) == count and self.is_at_rest)
+
+    @property
+    def is_at_rest(self) -> bool:
+        return not self.disk.is_busy and not self.disk.is_storing
 
     @property
     def disk(self) -> SlotDisk:
@@ -166,7 +170,7 @@ def test_a_slot_that_is_given_to_another_prompt_can_be_read_back(
         assert again.usage.cached_tokens == len(PROMPT) - 1
         assert site.text("b") == site.text("cached")
         assert site.role.reading(site.reactor.now()).kv_disk_hits == 1
-        site.until(lambda: not site.disk.is_busy)
+        site.until(lambda: site.is_at_rest)
         assert purge(root)[0] == 4
         for number in range(2):
             site.ask(f"p{number}", (*OTHER[9 - number :], *OTHER[: 9 - number]))
@@ -181,7 +185,7 @@ def test_the_folder_stays_within_its_limits(tmp_path: Path, model: Path, root: P
     try:
         for number in range(4):
             site.ask(f"p{number}", (*OTHER[number:], *OTHER[:number]))
-            site.until(lambda: not site.disk.is_busy)
+            site.until(lambda: site.is_at_rest)
         assert 0 < sum(file.stat().st_size for file in site.files) <= 3 << 20
         assert len(site.files) < 4
         site.ask("short", PROMPT[:100])
