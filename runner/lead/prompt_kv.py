@@ -34,12 +34,8 @@ class PromptKv:
         self._loop = loop
         self._reactor = reactor
         self._flush = flush
-        self._writing = 0
-
-    @property
-    def is_writing(self) -> bool:
-        """Return whether a request waits until its KV is on the disk."""
-        return self._writing > 0
+        self.writing = 0
+        """How many requests wait until their KV is on the disk."""
 
     def cost(self, request: OpenRequest, tokens: Sequence[int]) -> PromptAnswer:
         """Return what computing a prompt of these tokens would cost now, as JSON."""
@@ -53,13 +49,13 @@ class PromptKv:
     def write(self, prepared: PreparedRequest, finish: Callable[[], None]) -> None:
         """Call `finish` once the prompt's KV is on the disk, or is not going to be."""
         chain = TokenChain(prepared.tokens, seed=kept_apart(prepared.request))
-        self._writing += 1
+        self.writing += 1
         self._look(chain, finish, self._reactor.now() + MOST_S)
 
     def _look(self, chain: TokenChain, finish: Callable[[], None], until: float) -> None:
         if self._loop.is_writing(chain) and self._reactor.now() < until:
             self._reactor.later(LOOK_S, partial(self._look, chain, finish, until))
             return
-        self._writing -= 1
+        self.writing -= 1
         finish()
         self._flush()

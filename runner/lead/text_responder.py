@@ -55,7 +55,7 @@ class TextResponder:
     # --- from the server -----------------------------------------------------------------
 
     def step(self, now: float) -> int:
-        if self._kv.is_writing or self._loop.awaits_files():
+        if self._kv.writing or self._loop.awaits_files():
             self._waits += 1  # waiting for a file has its own deadline
         return self._loop.status.steps_done + self._waits
 

@@ -156,8 +156,9 @@ class DecodeBatch:
     def open_step(self, columns: int = 1) -> None:
         """Make sure that every row has this many free columns beyond its lag, and compute the
         offsets and masks of this step."""
-        self.replay.forget()
-        columns += self.replay.lag
+        if not self.replay.trims:
+            self.replay.forget()
+            columns += self.replay.lag
         count = len(self.rows)
         gives = self.shape.slots > slots_for(count) and (self._eases or count <= SNUG_ROWS)
         if self.shape.stop + columns > self.shape.room or gives:
@@ -185,8 +186,10 @@ class DecodeBatch:
     def close_step(self, sampled: mx.array, columns: int = 1) -> None:
         """Record that the forward has written this many valid columns. `sampled`, (slots,) int32,
         are the next input tokens."""
-        self.shape.close_step(self.replay.lag + columns)
-        self.replay.clear()
+        if not self.replay.trims:
+            columns += self.replay.lag
+            self.replay.clear()
+        self.shape.close_step(columns)
         self.tokens = sampled
 
     def close_draft(self, last: mx.array, counts: Sequence[int]) -> None:

@@ -64,21 +64,17 @@ class Replay:
     whole; and the state before the draft.
 
     The row is alone in its batch. `layers` are the layers that cannot be cut, and `shape` the
-    positions of all other layers. Without such layers, there is nothing to compute again.
+    positions of all other layers. Without such layers (`trims`), there is nothing to compute again.
     """
 
     def __init__(self, layers: Sequence[MergedKV], shape: SlabShape) -> None:
         self._layers = layers
+        self.trims = not layers
         self._shape = shape
         self._lacking: mx.array | None = None
         self._states: list[Any] = []
         self._inputs: mx.array | None = None
         """All tokens of the step before which `_states` were saved, (1, columns)."""
-
-    @property
-    def trims(self) -> bool:
-        """Return whether all layers can take back tokens."""
-        return not self._layers
 
     @property
     def lag(self) -> int:

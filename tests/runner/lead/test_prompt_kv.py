@@ -41,14 +41,14 @@ def test_a_request_ends_when_its_kv_is_on_the_disk() -> None:
     site = Site()
     site.kv.write(prepared("a", [1] * 100), site.end)
     site.until(3.0)
-    assert site.kv.is_writing and not site.ends
+    assert site.kv.writing and not site.ends
     site.is_written = True
     site.until(3.5)
-    assert len(site.ends) == site.flushed == 1 and not site.kv.is_writing and not site.timers
+    assert len(site.ends) == site.flushed == 1 and not site.kv.writing and not site.timers
 
 
 def test_a_disk_that_hangs_does_not_hold_it_for_ever() -> None:
     site = Site()
     site.kv.write(prepared("a", [1] * 100), site.end)
     site.until(2 * MOST_S)
-    assert MOST_S <= site.ends[0] < MOST_S + 0.1 and not site.kv.is_writing
+    assert MOST_S <= site.ends[0] < MOST_S + 0.1 and not site.kv.writing
