@@ -97,7 +97,7 @@ def check_scope(caller: Caller, needed: Scope, what: str) -> None:
 
 def unknown_caller(key: str | None) -> HttpFaultRaised:
     """Return the 401 error for an unknown key, or for a missing key if `key` is None."""
-    text = "unknown API key"
+    text = "this API key is unknown, revoked or expired; `shoal apikey ls` lists the valid keys"
     if key is None:
         text = "an API key is required: send Authorization: Bearer <key>"
     return HttpFaultRaised(faults.unauthorized(text))

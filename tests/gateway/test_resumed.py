@@ -106,7 +106,8 @@ def test_a_runner_that_ends_on_purpose_makes_no_suspects_and_three_resumes_are_e
 def test_a_stream_leaves_a_silent_runner_for_another_that_is_ready(
     testbed: GatewayTestbed, runner: Runner
 ) -> None:
-    reader = Reader(testbed, SLOW.replace("tokens=40", "tokens=120"))
+    # Long enough to last until the other runner is ready, also on a busy machine.
+    reader = Reader(testbed, SLOW.replace("tokens=40", "tokens=320"))
     reader.wait_lines(16)
     other = testbed.runner("inst-3")
     eventually(lambda: is_ready(testbed, other), 10, "the other one is ready")
@@ -117,7 +118,7 @@ def test_a_stream_leaves_a_silent_runner_for_another_that_is_ready(
     assert (again["deaths"], again["suspect"]) == (1, False) and again["has"][0] > 0
     runner.signal(signal.SIGCONT)
     reader.wait_end(30)
-    assert reader.error is None and reader.text.split() == reader.text.split()[:8] * 15
+    assert reader.error is None and reader.text.split() == reader.text.split()[:8] * 40
     eventually(lambda: runner.heard("cancel"), 5, "the first runner stops computing")
     other.end()
 
