@@ -106,10 +106,11 @@ def fleet(
             for row in node["models"]
         ],
     )
+    names = {node["node"]: node["name"] for node in answer["nodes"]}
     for use in answer["in_use"]:
-        output.note(_proposer_text(use))
+        output.note(_proposer_text(use, names))
     for drafter in answer["drafters"]:
-        output.note(_drafter_text(drafter))
+        output.note(_drafter_text(drafter, names))
     if answer["refused"] is not None:
         raise CliError(f"no {answer['refused']['role']}: {answer['refused']['why']}")
     plan = answer["plan"]
@@ -117,22 +118,25 @@ def fleet(
     output.say(f"verifier {seats[0]}, proposer {seats[1]}: {plan['why']}")
 
 
-def _proposer_text(use: Mapping[str, Any]) -> str:
+def _proposer_text(use: Mapping[str, Any], names: Mapping[str, str]) -> str:
     """Return a line about a runner's use of a draft model in another runner."""
-    text = f"{use['verifier']} on {use['verifier_node']}: the draft model {use['model']}"
+    node = names.get(use["verifier_node"], use["verifier_node"])
+    text = f"{use['verifier']} on {node}: the draft model {use['model']}"
     if use["state"] == "ready":
         trip_ms, count = use["round_trip_ms"] or 0.0, use["questions"]
+        where = names.get(use["node"], use["node"])
         return (
-            f"{text} is used on {use['node']} ({trip_ms:.1f} ms; {use['drafts']} of {count} "
-            "drafts came in time)"
+            f"{text} is used on {where} ({trip_ms:.1f} ms; {use['drafts']} of {count} drafts came "
+            "in time)"
         )
     return f"{text} is not used in another runner: {use['why'] or use['state']}"
 
 
-def _drafter_text(drafter: Mapping[str, Any]) -> str:
+def _drafter_text(drafter: Mapping[str, Any], names: Mapping[str, str]) -> str:
     """Return a line about the drafts that a loaded model has verified."""
+    node = names.get(drafter["verifier_node"], drafter["verifier_node"])
     return (
-        f"{drafter['verifier']} on {drafter['verifier_node']}: {drafter['accepted_tokens']} of "
+        f"{drafter['verifier']} on {node}: {drafter['accepted_tokens']} of "
         f"{drafter['drafted_tokens']} tokens of {drafter['drafter']} accepted"
     )
 
