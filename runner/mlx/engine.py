@@ -362,9 +362,10 @@ class MlxEngine:
             return  # A hit on an entry that is not there is computed instead.
         self._comm.flush()
         try:
-            caches = copy_of(self._forward.caches_of(row, length), length)
+            held = self._forward.caches_of(row, length)
         except ValueError:
-            return
+            return  # The layers cannot take back so many tokens.
+        caches = copy_of(held, length)
         self._comm.submit(evaluated(caches))
         self._prefixes.keep(entry, caches, length)
 
