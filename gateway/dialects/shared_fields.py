@@ -32,6 +32,8 @@ LEAST_REPETITION = 0.01
 TEXT_ONLY = "the models read only text"
 NO_SUCH_TOOL = "only function tools are supported"
 NO_THINKING = "this field has no effect if thinking is off"
+MODEL_S_LENGTH = -1
+"""The value of vLLM's `truncate_prompt_tokens` for the model's own limit."""
 
 Value = TypeVar("Value")
 
@@ -46,6 +48,15 @@ def named_model(name: str, field: str = "model") -> ModelId:
         )
         raise BadRequest(text, field=field)
     return ModelId(name)
+
+
+def cuts_long(truncate_prompt_tokens: int | None, effect: str) -> bool:
+    """Return whether vLLM's `truncate_prompt_tokens` allows to cut what is too long. Raises
+    BadRequest for another limit than the model's own; `effect` says what that limit does."""
+    if truncate_prompt_tokens not in (None, MODEL_S_LENGTH):
+        text = f"must be -1, which {effect} that are too long for the model"
+        raise bad_field("truncate_prompt_tokens", text)
+    return truncate_prompt_tokens is not None
 
 
 def sampling_of(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Sampling:

@@ -20,9 +20,8 @@ from gateway.dialects.body import Closed, FieldTable, bad_field, by_type, read_b
 from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.shared_fields import named_model
+from gateway.dialects.shared_fields import cuts_long, named_model
 
-MODEL_S_LENGTH = -1
 MOST_LOGIT = 700.0
 """The largest logarithm of odds whose exponential is a finite number."""
 REFUSED = {
@@ -72,17 +71,14 @@ class Rerank:
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request with all documents. Raises BadRequest."""
         parsed_body, extras = read_body(RerankBody, body, context.limits)
-        cut = parsed_body.truncate_prompt_tokens
-        if cut is not None and cut != MODEL_S_LENGTH:
-            text = "must be -1, which cuts documents that are too long for the model"
-            raise bad_field("truncate_prompt_tokens", text)
+        cut = cuts_long(parsed_body.truncate_prompt_tokens, "cuts documents")
         if not parsed_body.query:
             raise bad_field("query", "must not be empty")
         documents = _documents_of(parsed_body, context.limits)
         request = GenerationRequest(
             request_id=next(context.ids),
             model=named_model(parsed_body.model),
-            prompt=InputsPrompt(query=parsed_body.query, inputs=documents, cut=cut is not None),
+            prompt=InputsPrompt(query=parsed_body.query, inputs=documents, cut=cut),
             priority=extras.priority,
             client_id=extras.client_id or parsed_body.user,
             speculate=extras.speculate,

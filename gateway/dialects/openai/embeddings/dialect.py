@@ -19,10 +19,9 @@ from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes, vector_list
 from gateway.dialects.openai.messages import PromptBody
-from gateway.dialects.shared_fields import named_model
+from gateway.dialects.shared_fields import cuts_long, named_model
 
 HOW_MANY = "a model makes one vector for each input"
-MODEL_S_LENGTH = -1
 REFUSED = {
     "prompt": "this field belongs to /v1/completions; send 'input'",
     "messages": "send their text as 'input'; templates are for chat",
@@ -55,14 +54,11 @@ class OpenAIEmbeddings:
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request with all inputs. Raises BadRequest."""
         parsed_body, extras = read_body(EmbeddingsBody, body, context.limits)
-        cut = parsed_body.truncate_prompt_tokens
-        if cut is not None and cut != MODEL_S_LENGTH:
-            text = "must be -1, which truncates inputs that are too long for the model"
-            raise bad_field("truncate_prompt_tokens", text)
+        cut = cuts_long(parsed_body.truncate_prompt_tokens, "truncates inputs")
         prompt = InputsPrompt(
             inputs=_inputs_of(parsed_body, context.limits),
             dimensions=parsed_body.dimensions,
-            cut=cut is not None,
+            cut=cut,
         )
         request = GenerationRequest(
             request_id=next(context.ids),
