@@ -270,7 +270,7 @@ class Worker:
         self._looks.begin(now, came, self._used)
 
     def _saw(self, looked: Looked) -> None:
-        """Pass the result of a scan to the worker's parts, and announce the node."""
+        """Use a scan of the model folders, and publish the node card if it changed or is due."""
         self._models.take(looked.seen)
         self._notices.take(self._models.passed_over)
         self._downloads.looked(self._models, looked.came)
@@ -278,8 +278,8 @@ class Worker:
         self._announce()
 
     def _announce(self) -> None:
-        """Announce the node if its models or its GPUs changed, or if the regular announcement is
-        due."""
+        """Publish the node card if the node's models, GPUs or other facts have changed since the
+        last one, or if the last one is `CARD_S` old."""
         addresses, passed_over = self._downloads.addresses, self._notices.entries
         now, ports, devices = self._reactor.now(), self._rdma.ports, self._rdma.devices
         models = tuple(self._with_use(card) for card in self._models.cards.values())

@@ -13,9 +13,10 @@ from worker.pulling.listing import PullFailed
 
 @dataclass(frozen=True, slots=True)
 class PullTiming:
-    """In seconds. A pull gives up after a silence, which differs for a hub that has answered and
-    for a hub that never has. There are a first and a longest pause, and a longest pause that a hub
-    may request. `busy`: the limit of consecutive refusals by a busy hub."""
+    """The limits of a pull, in seconds. A pull gives up after a silence of `silence_s`, or of
+    `unheard_s` if the hub has never answered. The first pause after a failure is `pause_s`; later
+    ones double up to `longest_s`. A pull fails if the hub requests a pause above `asked_s`, or
+    refuses more than `busy` times in a row because of its rate limit."""
 
     silence_s: float = 90.0
     unheard_s: float = 15.0
