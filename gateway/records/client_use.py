@@ -78,7 +78,8 @@ class ClientUse:
         self._changed: set[ClientName] = set()
 
     def add(self, client: ClientName, totals: ClientTotals) -> None:
-        """Add `totals` to the usage of a client, who is now the last one seen."""
+        """Add `totals` to the usage of a client. If there are too many clients, forget the client
+        whose last request is the oldest."""
         self._totals[client] = self._totals.pop(client, NOTHING) + totals
         self._changed.add(client)
         if len(self._totals) > MOST_CLIENTS:

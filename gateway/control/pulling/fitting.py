@@ -97,7 +97,7 @@ class Fitting:
                 if loop.time() > give_up_at:
                     late = too_late(state, FORECAST_S)
                     return HeldPull(late, Fit("unknown", why=late.message))
-        raise AssertionError("a pull is followed until it has ended")
+        raise AssertionError("the states of a pull ended before the pull was done or had failed")
 
     def _copied(self, node: NodeId, state: PullState) -> PullState:
         """Return the state with a forecast of the copy from other nodes: the bytes to copy and the

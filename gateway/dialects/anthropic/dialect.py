@@ -99,7 +99,8 @@ class AnthropicCount:
 def _request_of(
     body: bodies.AnthropicPromptBody, extras: Extras, context: ParseContext
 ) -> GenerationRequest:
-    """Return the request with the fields that both bodies share: the prompt and the client."""
+    """Return the request with the fields that the bodies of a message and of `count_tokens` share:
+    the prompt and the client."""
     turns = _turns_of(body, context.limits)
     tools = tools_of([_tool_of(tool) for tool in body.tools or ()], context.limits, "name")
     return GenerationRequest(

@@ -121,7 +121,7 @@ _KEPT_RESPONSES = api_table.KeptShapes(
 def _without_v1(endpoint: _Endpoint) -> _Endpoint:
     """Return the same endpoint at a path without /v1."""
     path = endpoint.path.removeprefix("/v1")
-    return replace(endpoint, path=path, summary="The same, for a base URL without /v1")
+    return replace(endpoint, path=path, summary=f"{endpoint.summary}; for a base URL without /v1")
 
 
 # fmt: off

@@ -43,7 +43,7 @@ class Tokenize:
     name = "tokenize"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request for the tokens of its prompt."""
+        """Return one request for the tokens of the body's prompt."""
         parsed_body, extras = read_body(bodies.TokenizeBody, body, context.limits)
         prompt, special = _tokenized_of(parsed_body, context.limits)
         question = PromptQuestion(wants="tokens", special=special)
@@ -66,7 +66,7 @@ class Detokenize:
     name = "detokenize"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request for the text of its tokens."""
+        """Return one request for the text of the body's tokens."""
         parsed_body, extras = read_body(bodies.DetokenizeBody, body, context.limits)
         prompt = TokensPrompt(token_ids=tuple(parsed_body.tokens))
         return _parsed(parsed_body, prompt, PromptQuestion(wants="text"), extras, context)
@@ -85,7 +85,8 @@ class ApplyTemplate:
     name = "apply_template"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request for the text of its conversation."""
+        """Return one request for the prompt that the model's template makes of the body's
+        conversation, as text."""
         parsed_body, extras = read_body(bodies.ApplyTemplateBody, body, context.limits)
         prompt = _conversation_of(parsed_body, context.limits)
         question = PromptQuestion(wants="text")

@@ -21,8 +21,8 @@ RERANKING = api_table.Api(
     envelope=OPENAI.envelope,
     endpoints=(
         _RANKS,
-        replace(_RANKS, path="/v2/rerank", summary="The same, for clients of Cohere's API"),
-        replace(_RANKS, path="/rerank", summary="The same, for a base URL without /v1"),
+        replace(_RANKS, path="/v2/rerank", summary="Rank documents; for clients of Cohere's API"),
+        replace(_RANKS, path="/rerank", summary="Rank documents; for a base URL without /v1"),
     ),
     id_prefixes=("rerank-",),
 )

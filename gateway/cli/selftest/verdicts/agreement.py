@@ -45,8 +45,9 @@ def gap_of(precision: str) -> float:
 
 
 def agreement(rows: Iterable[tuple[Sequence[int], Steps]], gap: float) -> TokenAgreement:
-    """Compare rows of tokens with the steps of the reference. If a row is shorter than its
-    reference, its first missing token is a difference with an infinite gap, so the row is wrong."""
+    """Compare rows of tokens with the steps of the reference. `gap`: the largest gap of a near tie,
+    in nats. If a row is shorter than its reference, its first missing token is a difference with an
+    infinite gap, so the row is wrong."""
     count = compared = equal = 0
     ties: list[float] = []
     wrong: list[float] = []

@@ -76,8 +76,9 @@ def find_uv() -> str:
 
 
 class Uv:
-    """Runs uv in `folder`, which also has its cache, until `within_s` have passed since now.
-    `show` gets each line of its output. uv inherits the file `lock_fd`."""
+    """Runs uv in `folder`, which also has uv's cache. All runs together have `within_s` seconds.
+    `show` gets each line of the output. uv inherits the lock file `lock_fd`, so the lock is held
+    until uv has ended, even if this process dies."""
 
     def __init__(
         self,
