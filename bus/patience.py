@@ -36,7 +36,8 @@ class LostTime:
         return max(self._stood_still_s(now), waited_s)
 
     def pass_by(self, now: float) -> float:
-        """Like `look`, but cheaper: it detects only standstills and does not call `waited_s`."""
+        """Return the seconds that the watcher stood still since the last call. Cheaper than `look`,
+        because it does not call `waited_s`."""
         self._last_waited_s = None
         return self._stood_still_s(now)
 
@@ -48,8 +49,8 @@ class LostTime:
 
 
 class OwedTime:
-    """Measures how long other threads have owed the result of their work, without the time that
-    does not count towards a deadline. Call `spent_s` regularly, also while no result is due."""
+    """Measures how long other threads have kept us waiting for a result. The time that `LostTime`
+    measures does not count. Call `spent_s` regularly, also while no result is expected."""
 
     def __init__(self, waited_s: Callable[[], float]) -> None:
         self._lost = LostTime(waited_s)
