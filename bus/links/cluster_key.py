@@ -195,7 +195,7 @@ class ClusterKeys:
         return ClusterKeys(self.current)
 
     def is_kin(self, other: ClusterKeys) -> bool:
-        """Return whether both belong to one cluster: they share a valid key."""
+        """Return whether these keys and `other` belong to one cluster: they share a valid key."""
         mine = {key.fingerprint for key in self.valid}
         return any(key.fingerprint in mine for key in other.valid)
 

@@ -77,7 +77,8 @@ def head_names(names: Iterable[str], layers: int) -> HeadNames | None:
 def _divided(
     names: Mapping[str, str], parts: Mapping[str, str], others: str | None, *, feeds_normed: bool
 ) -> HeadNames:
-    """Return the names by part. Names of no part belong to the part `others`; None: to none."""
+    """Return the names of tensors, divided by the prefixes in `parts`. Names without such a prefix
+    go to the part `others`; if that is None, they are returned as unknown."""
     divided: dict[str, dict[str, str]] = {}
     unknown: list[str] = []
     for name, full in names.items():

@@ -111,7 +111,7 @@ class LinkSurvey:
         self._send(self._gauge.start(now))
 
     def _send(self, burst: Burst) -> None:
-        assert self._link is not None, "another measurement is running"
+        assert self._link is not None, "no measurement is running"
         last = len(burst.frames) - 1
         for place, size in enumerate(burst.frames):
             echo = LinkEcho(

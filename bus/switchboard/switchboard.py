@@ -294,7 +294,7 @@ class Switchboard:
 
     def _open_abroad(self) -> None:
         settings = self._settings
-        assert settings is not None, "peers are configured"
+        assert settings is not None, "no peers are configured"
         ports = {"control": settings.ports.control, "telemetry": settings.ports.telemetry}
         try:
             for plane, forwarder in self.planes.items():

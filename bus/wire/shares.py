@@ -31,7 +31,8 @@ def standing(priority: int, waited_s: float, aged_s: float = AGED_S) -> float:
 
 
 class Shares:
-    """The number of places that each sharer, and each branch, holds."""
+    """The number of places that each sharer holds, and each branch (all sharers whose paths have a
+    common prefix, such as one API key)."""
 
     def __init__(self, holders: Iterable[Sharer] = ()) -> None:
         self._held: Counter[Sharer] = Counter()
