@@ -55,7 +55,7 @@ class Library:
 
     @property
     def file(self) -> str:
-        """Return the path of the library that multiplies."""
+        """Return the path of the library that computes products, not of one that only forwards."""
         return self.source or self.path
 
 

@@ -124,7 +124,8 @@ def prepared_blas(settings: Settings, *, believed_s: float = BELIEVED_S) -> Outc
 
 
 def known_blas(settings: Settings) -> Outcome:
-    """Return the same as `prepared_blas`, but measure and compile nothing."""
+    """Return the BLAS library for runners, from what earlier starts measured and compiled. Measures
+    and compiles nothing."""
     libraries = find_libraries(settings.runner.blas, settings.paths.preloads)
     if not libraries:
         return Outcome()

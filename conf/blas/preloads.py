@@ -50,7 +50,7 @@ def written_file(folder: Path, name: str, content: bytes) -> Path:
 
 
 def placed(draft: Path, folder: Path, name: str) -> Path:
-    """Rename a finished draft, and return its new path. Raises NoInterposer."""
+    """Rename the completely written file `draft`, and return its new path. Raises NoInterposer."""
     draft.chmod(0o600)
     os.replace(draft, folder / name)
     made = private_file(folder, name)
