@@ -68,8 +68,8 @@ class CardFiles:
         return await self._everywhere(WRITE_CARD, write, model, key)
 
     async def remove(self, model: ModelId, key: str, begun_with: str = "") -> list[CardOnNode]:
-        """Delete the `card.toml` on each node that has the complete model. Raises CardChanged as
-        `write` does."""
+        """Delete the `card.toml` on each node that has the complete model. Return each node's
+        result. Raises CardChanged if the newest file's tag is not `begun_with` (empty: any tag)."""
         await self._unchanged(model, key, begun_with)
         return await self._everywhere(REMOVE_CARD, RemoveCard(model=model), model, key)
 

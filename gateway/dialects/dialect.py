@@ -139,7 +139,7 @@ class ToKeep:
     `previous` names the answer that this one continues. `items` are as in `KeptAnswer`, but without
     those of `previous` until `previous` has been read. `named` has the ids of stored items that the
     body refers to, each with the request that made the item. `listed` and `labels` are as in
-    `KeptAnswer`. `turn` is None outside a conversation. Its items are those of the body once the
+    `KeptAnswer`. `turn` is None outside a conversation. It has the body's items only after the
     conversation has been read.
     """
 

@@ -99,7 +99,8 @@ class EndedRequests:
     def tell_provided(
         self, flow: Flow, provided: ProvidedAnswer, outcome: str, status: int
     ) -> None:
-        """Report a request that a provider answered, as `tell` does."""
+        """Report a request that a provider answered: update the metrics, write a log line and write
+        a row. `outcome` is `FINISHED` or an error code."""
         now, usage = self._reactor.now(), provided.usage
         self._count(flow, outcome, usage.prompt_tokens, usage.completion_tokens)
         row = RequestRow(

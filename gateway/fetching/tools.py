@@ -110,7 +110,7 @@ class WebTools:
     async def _fetched(self, url: str) -> Fetched:
         if self._fetcher is None:
             FetchPolicy().check_url(read_url(url))
-            raise AssertionError("the policy is off and refuses everything")
+            raise AssertionError("fetching is off, but its policy allowed a URL")
         return await self._fetcher.fetch(url)
 
     async def _parts(self, page: Fetched, characters: int, *, main: bool) -> PageParts:

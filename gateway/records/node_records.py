@@ -190,7 +190,8 @@ class NodeRecords:
         return await self.write_made(lambda: statements)
 
     async def write_made(self, make: Make) -> list[int]:
-        """Run the statements that `make` makes in the records thread, as `write` does."""
+        """Call `make` in the records thread, and run its statements in one transaction. Return how
+        many rows each changed. Raises RecordsUnavailable; even then they may have been written."""
         loop = asyncio.get_running_loop()
         write = _Write(loop, loop.create_future(), make)
         return await self._waited(write, self._writes, MOST_WRITES, WRITTEN_S)

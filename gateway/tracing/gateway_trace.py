@@ -147,7 +147,7 @@ class GatewayTrace:
         """Return the offset of the runner's clock to that of this node's processes. Needs the
         runner's timings."""
         traced = self.lead
-        assert traced is not None, "the runner has reported"
+        assert traced is not None, "the runner has not reported its timings"
         if self.node == own_node:
             return ClockOffset(0.0, 0.0, "one clock")
         most = traced.received_at - self._sent_at

@@ -61,7 +61,8 @@ def version_lines(site: SelftestSite, measured: Mapping[str, Any]) -> Iterator[S
 
 
 def blas_lines(site: SelftestSite) -> Iterator[SelftestLine]:
-    """Report the BLAS library in use, and its gain."""
+    """Report the BLAS library in use, and how much faster it is than one thread, by the number of
+    rows."""
     settings = site.settings()
     finding = blas(settings, False)
     name = ("blas", "library")

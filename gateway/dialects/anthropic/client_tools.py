@@ -39,7 +39,7 @@ def is_client_tool(kind: str) -> bool:
 def client_tool(kind: str) -> ClientTool:
     """Return the tool for a type that passes `is_client_tool`."""
     match = KIND.fullmatch(kind)
-    assert match is not None, "is_client_tool checked the type"
+    assert match is not None, "the type of the tool was not checked with `is_client_tool`"
     name, version = match[1], int(match[2])
     if name == "bash":
         return _BASH

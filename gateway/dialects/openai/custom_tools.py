@@ -192,8 +192,8 @@ class InputText:
         return self._take(_WHOLE) if self._state == "inside" else ""
 
     def end(self) -> str:
-        """Return the text that was held back. If the arguments have another form, return all of the
-        arguments."""
+        """End the arguments. Return the text that was held back. If the arguments do not begin like
+        `{"input": "...`, return all of them unchanged."""
         if self._state == "inside":
             return self._take(_LOOSE)
         other, self._rest = self._rest.strip(), ""

@@ -141,7 +141,7 @@ async def try_in_order(parts: Parts, attempts: Attempts) -> None:
         reply.set_header(ANSWERED_BY, one_line(by))
         reply.set_header(WHY, one_line(why))
         return
-    assert last is not None, "a task has a candidate"
+    assert last is not None, "the task has no candidate"
     failed += [f"{name}: skipped (allowCloudFallback is false)" for name in order.left_out]
     text = f"no candidate of the task '{base.task}' answered: {'; '.join(failed)}"
     raise HttpFaultRaised(replace(last, message=text))

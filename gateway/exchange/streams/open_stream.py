@@ -67,7 +67,8 @@ class OpenStream:
     # --- its pump ----------------------------------------------------------------------------
 
     def begin(self, pieces: AsyncGenerator[bytes], abandon: Callable[[], None]) -> None:
-        """Start the pump for these pieces. `abandon` cancels the request, which ends the pieces."""
+        """Start to move the stream's bytes (`pieces`) into the buffer. `abandon` cancels the
+        request, which ends `pieces`."""
         self._abandon = abandon
         self._task = asyncio.ensure_future(self._pump(pieces))
 

@@ -23,8 +23,8 @@ REPORT = (
     "on this machine may be wrong"
 )
 FEWER_BITS: Mapping[str, float] = {"8bit": 0.5, "4bit": 2.0}
-"""Limits for KV in fewer bits. In full precision, the first token that it chooses may be this many
-nats less likely than the likeliest token."""
+"""Limits for KV in fewer bits, in nats. The first token chosen with such KV may be this much less
+likely than the likeliest token, by the log-probabilities of KV in full precision."""
 
 
 def greedy_lines(document: Mapping[str, Any]) -> Iterator[SelftestLine]:

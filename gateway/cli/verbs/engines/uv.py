@@ -137,7 +137,9 @@ class Uv:
             timer.daemon = True
             timer.start()
             try:
-                assert process.stdin is not None and process.stdout is not None, "pipes"
+                assert process.stdin is not None and process.stdout is not None, (
+                    "uv was started without pipes"
+                )
                 with process.stdin as pipe:
                     pipe.write(text)
                 for line in process.stdout:

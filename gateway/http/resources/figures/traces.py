@@ -137,8 +137,8 @@ class TracesRemovedAnswer(TypedDict):
 
 
 class PartOfTrace(TypedDict):
-    """A part of a request: the number of its spans, and their durations; `share` of the request's
-    time."""
+    """A part of a request: the number of its spans, and their durations. `share` is the part's
+    share of the request's time."""
 
     count: int
     seconds: float

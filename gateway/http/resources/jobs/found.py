@@ -65,7 +65,7 @@ async def owner_of_jobs(req: Request, options: Options) -> str | None:
     if wanted in ("false", "0"):
         return await owner_of_kept(req, options)
     caller = caller_of(req)
-    assert caller is not None, "paths of jobs are not open to anonymous clients"
+    assert caller is not None, "an anonymous client reached a path of jobs"
     check_scope(caller, "admin", "?all=true")
     await check_owner(req, options, "?all=true")
     return None

@@ -79,7 +79,7 @@ class NoClient:
         at_end()
 
     async def run_in_background(self, parsed: Parsed) -> None:
-        raise AssertionError("a stream that can be read again is no job")
+        raise AssertionError("a restored stream must not be submitted as a job")
 
 
 class _NoReply:
@@ -125,7 +125,7 @@ async def restored(parts: Parts, request: RequestId, owner: str) -> OpenStream |
 
 def _head_of(parts: Parts, head: StreamHead) -> Asked:
     endpoint = endpoint_at(head.path)
-    assert endpoint is not None, "a stream of a path that generates text"
+    assert endpoint is not None, "the path of a restored stream has no endpoint"
     # like the run of a job, it gets the ids and the time that it had
     run = JobRun(head.owner, head.request, head.request, head.created_at_s)
     return Asked(

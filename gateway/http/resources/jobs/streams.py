@@ -84,7 +84,8 @@ class StreamClient:
         self._at_end.append(self._watch.leave)
 
     async def events(self, after: int) -> AsyncGenerator[bytes] | None:
-        """Return the events after number `after`, as `stream_of` does."""
+        """Return the events after number `after`; None if the owner has no such stream on this
+        node. Raises HttpFaultRaised, and OwnerSilent if the process that serves it is silent."""
         parts, owner = self._parts, self._owner
         give_up_at = parts.reactor.now() + SILENT_S
         while True:  # the process may die just now, or another one may be taking the stream over
