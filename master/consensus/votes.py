@@ -26,7 +26,7 @@ from master.consensus.types import LAPSE_S, Action, Election, Outcome, PersistTe
 
 
 def campaign(election: Election, now: float) -> Outcome:
-    """Start a trial, at a counter above all counters seen so far."""
+    """Start a trial (a pre-vote) for a counter above all counters seen so far."""
     counter = max(election.counter, election.seen) + 1
     after = replace(
         election,

@@ -134,7 +134,7 @@ class NodeCapacity:
         """Return the bytes of a model on GPUs with these rooms, its process's memory included; 0 if
         the machine's memory does not hold the process. `mapped`: the machine's memory that an APU
         may use."""
-        assert self.home is not None, "asked of a home"
+        assert self.home is not None, "the node has no home (GPUs) for this model"
         if self.home.spills:
             held = sum(rooms) + max(0, mapped - FIXED_BYTES)
             return held + FIXED_BYTES if held and mapped >= FIXED_BYTES else 0

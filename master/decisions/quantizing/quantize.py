@@ -136,7 +136,7 @@ def _fitting(
         if reason is None:
             fitting.append((node, card))
         refusal = reason or refusal
-    assert fitting or refusal is not None, "some node has it"
+    assert fitting or refusal is not None, "no node has the model"
     return fitting or refusal or []
 
 
