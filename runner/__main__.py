@@ -115,7 +115,7 @@ def open_maker(spec: RunnerSpec) -> ModelMaker:
     NotMade."""
     from runner.mlx.model.quantize import ModelMaker
 
-    assert spec.quantizes is not None, "the role's order"
+    assert spec.quantizes is not None, "the spec does not say what to quantise"
     limits = spec.memory_limit_bytes
     return ModelMaker(Path(spec.path), Path(spec.into), spec.model, spec.quantizes, limits)
 

@@ -79,7 +79,7 @@ class CommandLoop:
         """Watch the program until `stop`, then end it. Raises EngineEnded if it ends by itself, and
         EngineTrouble if it is silent or takes too much memory."""
         process, client, engine = self._process, self.client, self.engine
-        assert process is not None and client is not None and engine is not None, "loaded"
+        assert process is not None and client is not None and engine is not None, "not loaded"
         healthy_at = asked_at = clock_now()
         try:
             while not self._stopping.wait(LOOK_S):

@@ -127,7 +127,7 @@ class CommandResponder:
     def refusal(self, request: OpenRequest, now: float) -> Refusal | None:
         spec, wanted = self._server.spec, request.request
         engine = self.engine
-        assert engine is not None, "ready"
+        assert engine is not None, "the program is not ready"
         lacking = _lacking(wanted) or _undeclared(wanted, engine)
         if lacking is not None:
             field_name, why = lacking
@@ -141,7 +141,7 @@ class CommandResponder:
     def begin(self, request: OpenRequest, now: float) -> None:
         """Translate a request, and send it to the program or queue it."""
         engine = self.engine
-        assert engine is not None, "ready"
+        assert engine is not None, "the program is not ready"
         target = target_of(self._server.spec.model, engine)
         wanted = request.request
         if wanted.max_tokens is None:
@@ -192,7 +192,7 @@ class CommandResponder:
     def _advance(self, now: float) -> None:
         """Send the first waiting requests, as long as the program has room."""
         client, engine = self.client, self.engine
-        assert client is not None and engine is not None, "ready"
+        assert client is not None and engine is not None, "the program is not ready"
         while self._waiting and len(self.running) < engine.capacity:
             answer = self._waiting.pop(0)
             self._start(client, answer, now)

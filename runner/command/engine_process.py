@@ -141,7 +141,7 @@ class EngineProcess:
     def _drain(self) -> None:
         """Read the output until it ends; a full pipe would stop the program."""
         output = self._process.stdout
-        assert output is not None, "a pipe"
+        assert output is not None, "the program was started without a pipe"
         with output:
             while line := output.readline(LINE_CHARACTERS):
                 text = line.decode(errors="replace").strip()

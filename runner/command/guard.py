@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _become(words: list[str], parent: int) -> None:
-    """Become the program, in a group of its own, with an empty standard input."""
+    """Become the program, in a process group of its own, with an empty standard input."""
     os.setpgid(0, 0)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -39,8 +39,8 @@ class AskedFor:
 
 @dataclass(slots=True)
 class FollowerClock:
-    """The clock measurement of one follower. `pings` of the current burst remain; after them the
-    questions in `asks` are sent."""
+    """The clock measurement of one follower. `pings` is how many pings of the current burst remain.
+    After the last one, the waiting requests for spans (`asks`) are sent."""
 
     clock: ClockOffsets = field(default_factory=ClockOffsets)
     pings: int = 0

@@ -93,7 +93,7 @@ class LeadLoop:
         Only after the engine is loaded.
         """
         scheduler = self.scheduler
-        assert scheduler is not None, "loaded"
+        assert scheduler is not None, "the engine is not loaded"
         with self._lock:
             yield scheduler
         self._wake.set()
@@ -111,8 +111,8 @@ class LeadLoop:
             return self.scheduler.expected_s()
 
     def kv_way(self, adapter: str) -> str:
-        """Return the way of computing, as a hash, of KV that moves between nodes; empty: none
-        does."""
+        """Return a hash of how this engine computes KV, because only nodes with the same hash can
+        share KV. Empty if no KV moves between nodes."""
         disk = None if self._engine is None else self._engine.disk
         key = disk.keys.get(adapter) if disk is not None and disk.moves else None
         return "" if key is None else key.how
@@ -156,7 +156,7 @@ class LeadLoop:
 
     def run(self) -> None:
         """Compute what the scheduler plans until `stop`, then close the engine."""
-        assert self._engine is not None and self.scheduler is not None, "loaded"
+        assert self._engine is not None and self.scheduler is not None, "the engine is not loaded"
         self._serve(self._engine, self.scheduler)
         self._engine.close()
 

@@ -28,7 +28,8 @@ def is_for_other(request: GenerationRequest) -> bool:
 
 
 class PromptKv:
-    """The prompts that a runner computes for other nodes. `flush` sends what requests have made."""
+    """The prompts that a runner computes for other nodes. `flush` sends the entries of requests
+    that wait to be sent."""
 
     def __init__(self, loop: LeadLoop, reactor: Reactor, flush: Callable[[], None]) -> None:
         self._loop = loop

@@ -155,7 +155,7 @@ class RowProposer:
     def _attach(self, peer: bytes, message: Attach) -> None:
         """Attach a verifier, once the digest of the vocabulary is there."""
         facts = self._loop.facts
-        assert facts is not None, "ready"
+        assert facts is not None, "the engine is not loaded"
         if self.vocabulary is None:
             self._attaching[peer] = message
             if self._reading is None:

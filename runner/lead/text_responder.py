@@ -144,7 +144,7 @@ class TextResponder:
         self._server.note("prompt_build", request.request_id)
         try:
             if isinstance(answer, PreparedRequest):
-                assert facts is not None, "ready"
+                assert facts is not None, "the runner is not ready"
                 answer = resume_request(answer, request.submit.so_far, facts)
             if isinstance(answer, PreparedRequest):
                 self._place(request, answer, now)
@@ -163,7 +163,7 @@ class TextResponder:
     def _place(self, request: OpenRequest, prepared: PreparedRequest, now: float) -> None:
         """Submit the request to the scheduler; the scheduler may refuse it."""
         works, submit = self.works, request.submit
-        assert works is not None, "ready"
+        assert works is not None, "the runner is not ready"
         so_far = submit.so_far
         seeds = [
             secrets.randbits(63) if prepared_choice.seed is None else prepared_choice.seed

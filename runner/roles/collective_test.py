@@ -65,7 +65,7 @@ class SuiteLoop:
 
     def run(self) -> None:
         """Run every exchange of the test suite."""
-        assert self.exchanges is not None, "met"
+        assert self.exchanges is not None, "the ranks have not met"
         try:
             finding = Suite(self._test, self.exchanges, time.perf_counter, self._report).run()
         finally:

@@ -76,7 +76,7 @@ class CommandRole(ServingRole):
 
     def _loaded(self) -> None:
         engine, client = self._loop.engine, self._loop.client
-        assert engine is not None and client is not None, "loaded"
+        assert engine is not None and client is not None, "the program is not ready"
         self._responder.engine, self._responder.client = engine, client
         self.described = {
             "engine": "command",

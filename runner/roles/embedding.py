@@ -131,7 +131,7 @@ class EmbeddingRole(ServingRole):
 
     def _loaded(self) -> None:
         facts = self._loop.facts
-        assert facts is not None, "loaded"
+        assert facts is not None, "the model is not loaded"
         self.described = {"dimensions": facts.dimensions, "context_tokens": facts.max_tokens}
         if facts.ranks:
             self.described = {"ranks": "documents", "context_tokens": facts.max_tokens}

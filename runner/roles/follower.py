@@ -151,7 +151,7 @@ class FollowerLoop:
     def run(self) -> None:
         """Compute the lead's plans until `stop` is called, then close the engine. Raises OutOfStep
         if a plan does not match what this rank has computed."""
-        assert self._engine is not None, "loaded"
+        assert self._engine is not None, "the engine is not loaded"
         self._follow(self._engine)
         self._engine.close()
 

@@ -177,7 +177,7 @@ class LeadRole(ServingRole):
 
     def _loaded(self) -> None:
         facts = self._loop.facts
-        assert facts is not None, "loaded"
+        assert facts is not None, "the engine is not loaded"
         self.described = {
             **self._meter.loaded(facts),
             "no_drafts": self._why_no_drafts,

@@ -149,7 +149,7 @@ class LlamaRole(ServingRole):
 
     def _loaded(self) -> None:
         launch = self._loop.launch
-        assert launch is not None, "loaded"
+        assert launch is not None, "llama-server is not ready"
         responder, client = self._responder, LlamaClient(self._socket)
         responder.launch, responder.client = launch, client
         post, resume = self._reactor.call, responder.resume_rows
@@ -168,7 +168,7 @@ class LlamaRole(ServingRole):
     def _open_text(self) -> SentWorks:
         """Return the request preparer; called in the text thread. Raises TokenizerError."""
         load = self._factories.load_sent_text
-        assert load is not None, "the runner's factories"
+        assert load is not None, "the factory `load_sent_text` is missing"
         works = self._works = load(self._spec)
         self._compare(works)
         return works

@@ -42,7 +42,7 @@ class MakerLoop:
         self._maker = self._opened()
 
     def run(self) -> None:
-        assert self._maker is not None, "opened"
+        assert self._maker is not None, "the source model is not open"
         why: str | None = None
         try:
             self._maker.make(self._report, lambda: self._stops)
@@ -57,7 +57,7 @@ class MakerLoop:
         self._stops = True
 
     def _report(self, progress: LoadProgress) -> None:
-        assert self._maker is not None, "opened"
+        assert self._maker is not None, "the source model is not open"
         self.status.progress = progress
         self.status.steps_done += 1
         self.status.busy_since = clock_now()

@@ -203,7 +203,7 @@ class Role:
     @property
     def _others(self) -> PlanChannel:
         """Return the channel of a rank in a group."""
-        assert self._channel is not None, "a group"
+        assert self._channel is not None, "this rank is not in a group"
         return self._channel
 
     def form(self) -> None:

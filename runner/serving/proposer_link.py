@@ -68,7 +68,7 @@ class ProposerLink:
     tokens; empty until it is loaded."""
 
     def __init__(self, spec: RunnerSpec, shell: Shell, taker: DraftTaker) -> None:
-        assert spec.draft is not None, "a card that names a draft model"
+        assert spec.draft is not None, "the card names no draft model"
         self.vocabulary = ""
         self._shell = shell
         self._reactor = shell.reactor

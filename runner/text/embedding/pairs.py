@@ -29,8 +29,8 @@ class PairInputs:
         *,
         max_tokens: int,
     ) -> None:
-        """`join` returns the tokens of an input and their number before the second token type, from
-        the tokens of query and document."""
+        """`join` makes an input from the tokens of query and document. It returns the input's
+        tokens, and how many of them have the first token type."""
         self.max_tokens = max_tokens
         self.encode = encode
         self.join = join
