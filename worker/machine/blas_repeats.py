@@ -80,8 +80,8 @@ class BlasRepeats:
         return self._child is not None
 
     def look(self, hellos: Sequence[SlotHello], now: float) -> bool:
-        """Start the measuring child if a measurement is due and no slot works; end it if a slot
-        works. Return whether new runners get other environment variables than before."""
+        """Start the measuring child if a measurement is due and no runner has work; end the child
+        if one has. Return whether new runners get other environment variables than before."""
         if not self._command:
             return False
         is_busy = any(has_work(hello, self._steps.get(hello.boot)) for hello in hellos)

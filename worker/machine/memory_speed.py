@@ -73,7 +73,7 @@ class MemorySpeed:
             self._is_known = self.bytes_per_s > 0
 
     def look(self, hellos: Sequence[SlotHello], now: float) -> None:
-        """Measure in a thread if it is due and no slot works."""
+        """Start a measurement in a thread, if it is due and no runner of this node has work."""
         is_busy = any(has_work(hello, self._steps.get(hello.boot)) for hello in hellos)
         self._steps = {hello.boot: hello.step for hello in hellos}
         if self._is_known:  # by an earlier node, which was disturbed
@@ -91,7 +91,7 @@ class MemorySpeed:
             self._thread.join(within_s)
 
     def _run(self) -> None:
-        assert self._file is not None, "else nothing is due"
+        assert self._file is not None, "without a file nothing is measured"
         try:
             with _alone(self._file):
                 before = read_speed(self._file, self._chip)

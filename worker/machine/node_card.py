@@ -42,7 +42,7 @@ class FreeMemory:
         self._measured: tuple[int, float] | None = None
 
     def take(self, measured_bytes: int, now: float) -> None:
-        """Use a figure of telemetry."""
+        """Store the free bytes that telemetry measured."""
         self._measured = (measured_bytes, now)
 
     def free_bytes(self, now: float) -> int:

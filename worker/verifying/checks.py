@@ -119,7 +119,8 @@ def _checked(real: Path, expected: str, progress: Callable[[int], None], stopped
 
 
 def _not_one_model(files: Sequence[Path]) -> Iterator[WrongFile]:
-    """Yield what is wrong with a GGUF file, or with its parts together, which have no hashes."""
+    """Yield what is wrong with a GGUF file, or with all its parts together. For files without
+    hashes, whose content cannot be checked otherwise."""
     try:
         gguf_facts_of(files)
     except (OSError, UnfitModel) as error:

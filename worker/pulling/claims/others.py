@@ -21,7 +21,8 @@ STALLED_S = 120.0
 """A pull without progress for this long is no longer waited for. A pull itself waits less for a
 silent hub."""
 HASHING_S = 1800.0
-"""The same limit while files are hashed, because a pull reports no progress then."""
+"""While files are hashed, a pull without progress for this long is no longer waited for. The limit
+is longer than `STALLED_S`, because a pull reports no progress then."""
 OFFERED_S = 10.0
 
 Rank = tuple[bool, float, NodeId]
