@@ -42,7 +42,8 @@ MAX_PATH = 200
 """Maximum characters of a path in a refusal, because clients can choose names of any length."""
 EXTRAS: Mapping[str, str] = {
     "x_client_id": "names a client (1 to 200 characters); a key's clients share its rows fairly",
-    "x_cooldown": "refuse the client's requests for so many seconds after this one; at most 7 days",
+    "x_cooldown": "refuse the client's requests for this many seconds after this one; at most "
+    "7 days",
     "x_priority": "a word or a number from 0 to 1000; lower goes first",
     "x_reattach_s": "seconds for which a disconnected client may resume its stream; at most 300",
     "x_resume": "false: if its runner dies, the answer ends with an error and does not resume",

@@ -19,8 +19,8 @@ GAIN = 0.8
 COPY_S = 0.1
 """Seconds that writing and copying a file take apart from its bytes."""
 LATE_FACTOR, LATE_S = 4.0, 10.0
-"""The other node is given up after this many times the expected seconds, and this much more. With
-`auto`, at the latest after the seconds that the own node should take, and `LATE_S`."""
+"""The other node is given up after `LATE_FACTOR` times its expected seconds, plus `LATE_S`. With
+`auto`, at the latest after the seconds that the request's node would take, plus `LATE_S`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ def choose_prefill(
     if here.missing < SPLIT_TOKENS:
         return f"{here.missing} tokens are missing; the least is {SPLIT_TOKENS}"
     if not here.how:
-        return "its own node exchanges no KV of this prompt with other nodes"
+        return "the request's node exchanges no KV of this prompt with other nodes"
     here_s = here.busy_s + here.prefill_s
     plans: list[tuple[float, PrefillPlan]] = []
-    why = "no other instance on one node is ready there"
+    why = "no instance on another node answered what the prompt would cost there"
     for offer in offers:
         cost, copying_s = offer.cost, offer.copying_s
         if (cost.how, cost.tokens) != (here.how, here.tokens):
@@ -74,11 +74,11 @@ def choose_prefill(
             return f"node {offer.node} already has its KV on disk"
         is_measured = here.prefill_s > 0 and cost.prefill_s > 0 and copying_s is not None
         if is_auto and not is_measured:
-            why = f"the speed of node {offer.node}, of its link or of the own node is not measured"
+            why = f"the speed of node {offer.node}, its link or the request's node is not measured"
             continue
         total_s = offer.computing_s + (copying_s or 0.0)
         if is_auto and total_s > GAIN * here_s:
-            why = f"node {offer.node} would take {total_s:.2f} s, the own node {here_s:.2f} s"
+            why = f"node {offer.node} would take {total_s:.2f} s, the request's node {here_s:.2f} s"
             continue
         if copying_s is not None and 0 < here.prefill_s <= copying_s:
             why = f"copying would take {copying_s:.2f} s, computing {here.prefill_s:.2f} s"

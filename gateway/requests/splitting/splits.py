@@ -30,7 +30,7 @@ TICK_S = 0.25
 COST_S = 2.0
 """The answers about the costs are waited for at most this long."""
 MOST_OFFERS = 4
-"""With `auto`, at most so many other instances are asked."""
+"""With `auto`, at most this many other instances are asked."""
 AUTO = "auto"
 
 
@@ -177,7 +177,7 @@ class PhaseSplits:
             is_saved = (
                 isinstance(answer, PromptCost) and answer.tokens - answer.saved < SPLIT_TOKENS
             )
-            self._end(split, "" if is_saved else "its KV was not written to the disk there")
+            self._end(split, "" if is_saved else "the KV was not written to the other node's disk")
         elif not split.open:
             self._decide(split)
 
@@ -221,9 +221,9 @@ class PhaseSplits:
                 self._withdraw(split)
                 self._decide(split)
             elif split.plan is not None and now >= split.until:
-                self._end(split, f"it was not computed there within {split.plan.limit_s:.1f} s")
+                self._end(split, f"the other node took more than {split.plan.limit_s:.1f} s")
             elif split.plan is not None and self._clients.suspect(split.plan.offer.instance):
-                self._end(split, "the runner there does not answer")
+                self._end(split, "the runner on the other node does not answer")
         if not self._splits and self._timer is not None:
             self._timer.cancel()
             self._timer = None

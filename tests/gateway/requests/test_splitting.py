@@ -290,7 +290,7 @@ def failed(site: Site, how: str) -> None:
 WHYS = {
     "dies": "gone",
     "is silent": "does not answer",
-    "is late": "not computed there within",
+    "is late": "the other node took more than",
     "is preempted": "more urgent",
     "never accepts": "does not answer",
     "writes nothing": "not written",
