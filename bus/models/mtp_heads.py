@@ -57,7 +57,7 @@ class HeadNames:
 
 
 def head_names(names: Iterable[str], layers: int) -> HeadNames | None:
-    """Return the head among the tensors of a model with so many layers, or of a sidecar folder;
+    """Return the head among the tensors of a model with `layers` layers, or of a sidecar folder;
     None if there is none. If there are several heads, it is the first."""
     qwen: dict[str, str] = {}
     after: dict[int, dict[str, str]] = {}
