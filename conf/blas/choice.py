@@ -55,7 +55,8 @@ class Library:
 
     @property
     def file(self) -> str:
-        """Return the path of the library that computes products, not of one that only forwards."""
+        """Return the path of the library that computes the products: `source`, if this one only
+        forwards to it."""
         return self.source or self.path
 
 

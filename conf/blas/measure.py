@@ -68,7 +68,7 @@ PROBE = Path(__file__).with_name("probe.py")
 DEADLINE_S = 8.0
 """Longest time for the whole measurement, which takes about 1 s for each set of kernels."""
 ROUNDS = 3
-"""Each library is measured so many times, in turn. The speed of a machine drifts, by up to 40 % in
+"""How often each library is measured, in turn. The speed of a machine drifts, by up to 40 % in
 some virtual machines, so libraries that are measured once would be compared at different speeds."""
 PROBE_S = 0.5
 """Longest time for which one probe times products."""
