@@ -62,7 +62,7 @@ DEFAULT_MAX_TOKENS = 4096
 NO_GO_TEMPLATES = "shoal runs no Go templates; leave the template out"
 LISTED_TOKENS = 1 << 20
 TOLD_CHARACTERS = 8 << 20
-"""The most characters of a prompt that is returned to a client; so many fit into one frame of the
+"""The most characters of a prompt that is returned to a client. This many fit into one frame of the
 data plane."""
 
 _FIRST = GenerationRequest(
