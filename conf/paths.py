@@ -122,7 +122,8 @@ class Paths:
 
     @property
     def cluster_key(self) -> Path:
-        """Return the file of the cluster's keys, unless `cluster_key_file` is set."""
+        """Return the default file of the cluster's keys. The setting `cluster_key_file` can name
+        another one."""
         return self.state / "cluster-key"
 
     @property
