@@ -123,11 +123,13 @@ class _TranslatedAnswer:
     # --- RequestOwner -------------------------------------------------------------------------
 
     def refused(self, request: ClientRequest, refusal: Refusal) -> None:
-        """Refuse a request, because no runner has this model."""
+        """Refuse a request to its client. No runner has a provider's model, so no other one is
+        tried."""
         request.inbox.refuse(of_refusal(refusal))
 
     def displaced(self, request: ClientRequest) -> None:
-        """End a preempted request, because no runner has this model."""
+        """End a preempted request instead of queueing it again. No runner has a provider's model,
+        so no runner could continue the request."""
         request.end_cancelled(self._now())
 
     def ended(self, request: ClientRequest) -> None:

@@ -42,7 +42,8 @@ CODES = {404: "process_not_found", 409: "not_rank_0", 504: "process_silent"}
 
 
 class RowCancelBody(Closed):
-    """`POST /v1/diagnostics/node/runners/{name}/cancel`; `request_id` as in answers and lists."""
+    """`POST /v1/diagnostics/node/runners/{name}/cancel`. `request_id` is the request's id or the id
+    of its answer."""
 
     request_id: str = Field(min_length=1, max_length=200)
 

@@ -122,7 +122,8 @@ class WebSearch(Resource):
 
 
 def fault_of(refused: FetchRefused, field: str | None) -> HttpFault:
-    """Return the fault of a refusal: always the code `fetch_refused`, with the rule as a detail."""
+    """Return the HTTP error for a refused fetch. The code is always `fetch_refused`; the detail
+    `rule` names the rule that refused the fetch."""
     return HttpFault(
         STATUSES[refused.rule],
         "fetch_refused",
