@@ -32,8 +32,8 @@ SPIN = "26"
 product of a step comes sooner than that. With 2^20 ticks (under 1 ms) two threads were no faster
 than one."""
 BLOCK_MS = "25"
-"""For this many milliseconds MKL's threads wait actively before they sleep. `SPIN` explains why,
-and is the same for OpenBLAS."""
+"""For this many milliseconds MKL's threads wait actively before they sleep, for the same
+reason as OpenBLAS's (`SPIN`)."""
 
 KERNELS: Mapping[str, frozenset[str]] = {
     "Haswell": frozenset({"avx2", "fma"}),
