@@ -85,7 +85,7 @@ async def owner_of_kept(req: Request, options: Options) -> str:
 
     The owner id is the id of the API key. It is "" for the node's owner, and for a key in the
     node's settings if it is the only one there. Without a key, every other user of this machine has
-    an own id.
+    an owner id of their own.
     """
     if caller_of(req) != STRANGER or await is_owner(req, options):
         return key_id(req) or ""
