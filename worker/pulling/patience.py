@@ -16,7 +16,7 @@ class PullTiming:
     """The limits of a pull, in seconds. A pull gives up after a silence of `silence_s`, or of
     `unheard_s` if the hub has never answered. The first pause after a failure is `pause_s`; later
     ones double up to `longest_s`. A pull fails if the hub requests a pause above `asked_s`, or
-    refuses more than `busy` times in a row because of its rate limit."""
+    refuses more than `busy` times because of its rate limit before bytes arrive again."""
 
     silence_s: float = 90.0
     unheard_s: float = 15.0
