@@ -213,12 +213,12 @@ def _refused(field: str, text: str) -> HttpFault:
 
 
 def _fault(step: _Step) -> HttpFault:
-    assert step.failed is not None, "the failed step has no reason"
+    assert step.failed is not None, "the step has no failed copy"
     return of_pull(step.failed.model_copy(update={"message": step.message}))
 
 
 def _line(step: _Step) -> bytes:
-    assert step.line is not None, "the step has neither a reason of failure nor a line"
+    assert step.line is not None, "the step has no line"
     return json_bytes(step.line.model_dump(mode="json")) + b"\n"
 
 
