@@ -1,1 +1,2 @@
-"""The MLX engine: all code that handles arrays. Other packages use its `engine` and `embedding`."""
+"""The MLX engine: all code that computes with MLX arrays. Other packages import only `engine`, for
+language models, and `embedding`."""

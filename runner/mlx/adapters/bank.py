@@ -2,10 +2,12 @@
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: adds each row's adapter to the layers of a model.
 
-Each adapted layer stacks the matrices of all adapters. Matrix 0 is zeros, for rows that have no
-adapter or whose adapter does not adapt this layer. If rows have different adapters, one gathered
-product computes all of them; if all rows share one adapter, it is a plain product. A layer that
-sums over the ranks of a tensor group includes its adapters' parts in that sum.
+For each adapted layer, the LoRA matrices of all adapters are stacked in one array. Matrix 0 of a
+stack is zeros, for rows without an adapter. So is the matrix of an adapter that does not change
+this layer. If the rows of a forward pass have different adapters, one gathered matrix product
+computes all of them. If all rows have the same adapter, a plain matrix product is enough. If a
+layer sums its output over the ranks of a tensor group, each rank adds its part of the adapters'
+output before that sum.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ KEPT_CHOICES = 64
 
 @dataclass(frozen=True, slots=True)
 class LayerMatrices:
-    """One layer's matrices of all adapters: `a` (adapters + 1, in, rank), `b` (adapters + 1, rank,
-    out)."""
+    """The stacked LoRA matrices of all adapters for one layer. `a` is (adapters + 1, inputs, rank)
+    and `b` is (adapters + 1, rank, outputs), where `rank` is the rank of the matrices."""
 
     a: mx.array
     b: mx.array
@@ -40,8 +42,8 @@ class LayerMatrices:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The adapters of a forward's rows: `only` if all rows share one, else `numbers`, (rows,), and
-    `scales`, (rows, 1, 1)."""
+    """Which adapter each row of a forward pass uses. `only` is the adapter's number if all rows use
+    the same one. Otherwise `numbers`, (rows,), and `scales`, (rows, 1, 1), apply."""
 
     rows: int
     only: int | None
@@ -51,8 +53,8 @@ class _Choice:
 
 
 class AdapterBank:
-    """The adapters of a loaded model, by name. `refused` maps the names of adapters that cannot be
-    applied to the reason."""
+    """The adapters of a loaded model, by name. `refused` maps the name of each adapter that cannot
+    be applied to the reason."""
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
@@ -73,7 +75,8 @@ class AdapterBank:
         return sum(layer.nbytes for layer in self._layers.values())
 
     def mark(self, name: str) -> bytes:
-        """Return the digest of an adapter's name and content, `MARK_BYTES` long."""
+        """Return a digest of an adapter's name and content, `MARK_BYTES` long. The ranks of a group
+        compare these digests, to agree on the adapters that every rank has."""
         return sha256(f"{name} {self.digests[name]}".encode()).digest()[:MARK_BYTES]
 
     def hold(
@@ -82,8 +85,9 @@ class AdapterBank:
         layers: Mapping[str, LayerMatrices],
         modules: Mapping[str, Any],
     ) -> None:
-        """Apply adapters from now on. `scales` has their names and scales, in the order of the
-        matrices in `layers`. `modules` maps the paths in `layers` to the model's layers."""
+        """Apply adapters from now on. `scales` maps their names to their scales, in the order of
+        the matrices in `layers`. `layers` and `modules` have the same keys: the layers' paths in
+        the model."""
         self._numbers = {name: number for number, name in enumerate(scales, start=1)}
         self._scales = [0.0, *scales.values()]
         self._layers = dict(layers)
@@ -99,8 +103,9 @@ class AdapterBank:
 
     @contextmanager
     def applied(self, rows: Sequence[str]) -> Generator[bool]:
-        """Within the context, compute the rows, in order, with the adapters of these names (empty:
-        none). Yields whether any row has one. Raises KeyError for an unknown name."""
+        """Within the context, forward passes use these adapters. `rows` names the adapter of each
+        row, in order; an empty name means none. Yields whether any row has an adapter. Raises
+        KeyError for an unknown name."""
         if not any(rows):
             yield False
             return
@@ -147,8 +152,8 @@ class AdapterBank:
 
 
 def _added(choice: _Choice, layer: LayerMatrices, x: mx.array, out: mx.array) -> mx.array:
-    """Return the adapters' part of a layer's output for `x`. The rows are the first dimension of
-    `x`, or the slowest factor of it if rows and tokens were flattened into one dimension."""
+    """Return the adapters' part of a layer's output for `x`. The first dimension of `x` is the
+    rows, or rows and tokens flattened into one dimension, row by row."""
     if choice.only is not None:
         made = (x @ layer.a[choice.only]) @ layer.b[choice.only]
         return (choice.scale * made).astype(out.dtype)

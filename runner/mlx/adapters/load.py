@@ -3,9 +3,9 @@
 # (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX: loads the adapters in a model's folder and checks them against the model's layers.
 
-They are read when the model is loaded, before it serves. An adapter that cannot be applied is
-refused with the reason; the other adapters are used. A rank of a pipeline holds the matrices of its
-own layers; a rank of a tensor group holds its part of each layer's matrices.
+Adapters are read while the model is loaded, before it serves requests. An adapter that cannot be
+applied is refused with a reason; the other adapters are used. A rank of a pipeline holds the
+matrices of its own layers. A rank of a tensor group holds its part of each layer's matrices.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from runner.mlx.adapters.bank import AdapterBank, LayerMatrices
 from runner.mlx.ranks.linear_shares import CUT, LINEAR, LinearShare, whole_share
 
 Shares = Mapping[str, LinearShare]
-"""The part of each linear layer that a rank of a tensor group computes, by path."""
+"""The part of each linear layer that a rank of a tensor group computes, by the layer's path in the
+model."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """An adapter's files and its matrices (in, rank) and (rank, out), by layer path, for the layers
-    of this process."""
+    """An adapter that was read. `matrices` maps the path of each layer of this process to its LoRA
+    matrices, (inputs, rank) and (rank, outputs)."""
 
     files: AdapterFiles
     matrices: Mapping[str, tuple[mx.array, mx.array]]
@@ -59,9 +60,10 @@ def load_adapters(
     shares: Shares | None = None,
     only: Collection[str] | None = None,
 ) -> AdapterBank:
-    """Return the adapters of a model's folder, applied to `module`. `float32`: cast them to 32
-    bits, as the model was. `shares` are those of a rank of a tensor group. `only`: load just these
-    names; None: all."""
+    """Load the adapters in a model's folder, apply them to the model `module`, and return them.
+    `float32`: cast their matrices to float32, as the model was. `shares`: the part of each layer
+    that this rank of a tensor group computes. `only`: load only adapters with these names; None
+    loads all."""
     bank = AdapterBank()
     modules = dict(module.named_modules())
     adapters: dict[str, _Read] = {}
@@ -102,7 +104,7 @@ def _read(
     config = config_in(config_bytes)
     path = next((folder / name for name in WEIGHTS_FILES if (folder / name).exists()), None)
     if path is None:
-        raise BadAdapter(f"neither {' nor '.join(WEIGHTS_FILES)} is in its folder")
+        raise BadAdapter(f"neither {' nor '.join(WEIGHTS_FILES)} is in the adapter's folder")
     with open(path, "rb") as file:
         begin = file.read(8)
         head = begin + file.read(min(int.from_bytes(begin, "little"), MAX_HEADER_BYTES))
@@ -112,18 +114,20 @@ def _read(
     for name, pair in files.pairs.items():
         at = _layer(name, modules)
         if "weight" not in modules[at]:
-            continue  # another rank's
+            continue  # this layer belongs to another rank
         share = _share(name, at, modules[at], shares)
         _check(name, pair, share)
         if at in matrices:
-            raise BadAdapter(f"{name} has two adapters")
+            raise BadAdapter(f"the adapter has two pairs of matrices for the layer {name}")
         a, b = arrays[pair.a], arrays[pair.b]
         if files.transposed:
             a, b = a.T, b.T
         if float32:
             a, b = a.astype(mx.float32), b.astype(mx.float32)
         if not (mx.isfinite(a).all() & mx.isfinite(b).all()).item():
-            raise BadAdapter(f"the matrices of {name} contain numbers that are not finite")
+            raise BadAdapter(
+                f"the matrices for the layer {name} contain numbers that are not finite"
+            )
         matrices[at] = share.cut(a, b)
     with open(path, "rb") as file:
         digest = hashlib.sha256(config_bytes + hashlib.file_digest(file, "sha256").digest())
@@ -131,9 +135,10 @@ def _read(
 
 
 def _layer(name: str, modules: Mapping[str, Any]) -> str:
-    """Return the path of the model's layer that an adapter calls `name`. It is the same path, or
-    the only path with the same end from the layer number on, because multimodal models nest their
-    language part deeper."""
+    """Return the path of the model's layer that an adapter calls `name`. This is `name` itself if
+    the model has that path. Otherwise it is the only path that ends like `name`, from "layers." on,
+    because multimodal models nest their language model deeper. Raises BadAdapter if there is no
+    such layer."""
     if name in modules:
         return name
     tail = "." + name[name.find("layers.") :]
@@ -146,12 +151,14 @@ def _layer(name: str, modules: Mapping[str, Any]) -> str:
 def _share(name: str, path: str, module: Any, shares: Shares | None) -> LinearShare:
     if not isinstance(module, LINEAR | CUT):
         kind = type(module).__name__
-        raise BadAdapter(f"{name} is a {kind}; only linear layers can have adapters, not experts")
+        raise BadAdapter(
+            f"the layer {name} is a {kind}; only linear layers can have adapters, not experts"
+        )
     if shares is None:
         return whole_share(module)
     if path not in shares:
         raise BadAdapter(
-            f"shoal does not know how the ranks of a tensor group share {name}; run "
+            f"shoal does not know how the ranks of a tensor group share the layer {name}; run "
             "the model on one node or as a pipeline"
         )
     return shares[path]
@@ -160,15 +167,15 @@ def _share(name: str, path: str, module: Any, shares: Shares | None) -> LinearSh
 def _check(name: str, pair: Pair, share: LinearShare) -> None:
     if (pair.width_in, pair.width_out) != (share.width_in, share.width_out):
         raise BadAdapter(
-            f"the adapter of {name} has width {pair.width_in} to {pair.width_out}, "
-            f"but the layer has {share.width_in} to {share.width_out}; it belongs to "
-            "another model"
+            f"the adapter's matrices for the layer {name} have {pair.width_in} inputs and "
+            f"{pair.width_out} outputs, but the layer has {share.width_in} and "
+            f"{share.width_out}; the adapter belongs to another model"
         )
 
 
 def _stacked(adapters: list[_Read]) -> dict[str, LayerMatrices]:
-    """Return for each layer the stacked matrices of all adapters, with zeros as the first. They are
-    evaluated layer by layer."""
+    """Return the stacked matrices of all adapters for each layer. The first matrix of each stack is
+    zeros. The stacks are evaluated layer by layer, to save memory."""
     layers: dict[str, LayerMatrices] = {}
     for path in sorted({path for adapter in adapters for path in adapter.matrices}):
         own = [adapter.matrices.get(path) for adapter in adapters]

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 
 def batches(lengths: Sequence[int], budget_tokens: int) -> list[list[int]]:
-    """Return the indices of all prompts, shortest first, in batches. Each batch has at most
-    `budget_tokens`, counting every prompt as long as its longest. A prompt longer than the budget
-    is computed alone."""
+    """Return batches of indices of prompts, shortest prompts first. `lengths` are the prompts'
+    tokens. A batch has at most `budget_tokens` tokens, padding included: its number of prompts
+    times its longest prompt. A prompt longer than the budget gets a batch of its own."""
     grouped: list[list[int]] = []
     for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-        # (in this order a batch's longest prompt is the one that joins it)
+        # (prompts are sorted, so the prompt that joins a batch is its longest)
         if grouped and (len(grouped[-1]) + 1) * lengths[number] <= budget_tokens:
             grouped[-1].append(number)
         else:

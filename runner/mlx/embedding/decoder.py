@@ -1,10 +1,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: a language model of mlx-lm without its head, for hidden states.
+"""Talks to MLX: runs a language model of mlx-lm without its head, for embedding models that use its
+hidden states.
 
-Attention is causal, so padding after a row's end changes nothing before it. Long rows are computed
-in chunks.
+Attention is causal, so padding at the end of a row does not change the hidden states of its tokens.
+Long rows are computed in chunks.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ def load_decoder(folder: Path) -> tuple[Decoder, nn.Module]:
         family, arguments = model_classes(config)
 
         class Tolerant(family):
-            """A family's model class, which accepts weights without a head, and weights whose names
-            lack the prefix `model.`"""
+            """A model class of a family that also accepts weights without a head, and weights whose
+            names lack the prefix `model.`"""
 
             def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-                """Return the weights under mlx-lm's names, and record which exist."""
+                """Return the weights under mlx-lm's names, and record these names in `held`."""
                 if not any(name.startswith(("model.", "language_model.")) for name in weights):
                     weights = {f"model.{name}": array for name, array in weights.items()}
                 named = getattr(super(), "sanitize", dict)(weights)

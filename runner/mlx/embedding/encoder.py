@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (mlx.nn is partially typed)
-"""Talks to MLX: computes BERT and RoBERTa without a head, from token ids to one hidden state per
-token; and names the weights of a reranker's head.
+"""Talks to MLX: computes the encoders of BERT and RoBERTa, from token ids to one hidden state per
+token. It also finds the weights of a reranker's head.
 
-Each layer is bidirectional attention over the row's tokens, then two linear layers. The output of
-each half is added to its input, and the sum is normalised.
+Each layer is bidirectional attention over the row's tokens, followed by two linear layers. The
+output of each of these two halves is added to its input, and the sum is normalised.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import mlx.core as mx
 from mlx import nn
 
 QUERIES_AT_ONCE = 1024
-"""Number of queries whose attention is computed at once. So memory grows with this number times the
-row's length, not with the square of the length."""
+"""Number of queries whose attention is computed at once. This limits memory: it grows with this
+number times the row's length, not with the square of the length."""
 ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",
     "gelu_new": "gelu_approx",
@@ -49,8 +49,8 @@ _BEFORE = {
 }
 _PREFIX = re.compile(r"^(?:model\.)?(?:bert|roberta|encoder_model|transformer)\.")
 _UNUSED = re.compile(r"^(?:pooler|cls|lm_head|classifier)\.|position_ids$|token_type_ids$")
-"""Weights of the masked-word head, the pooling layer and position counters: not part of an
-embedding."""
+"""Matches the names of weights that embeddings do not need: the masked-word head, the pooling
+layer, and stored position numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class Encoder(nn.Module):
         self, tokens: mx.array, lengths: mx.array, seconds: mx.array | None = None
     ) -> mx.array:
         """Return hidden states, (rows, tokens, hidden), for token ids (rows, tokens). `seconds`:
-        the index in each row from which tokens have the second type; None: all have the first. The
-        values of padding after a row's end are meaningless, and no other token sees them."""
+        the index in each row from which tokens have the second token type; None: all tokens have
+        the first. The hidden states of padding are meaningless, and no token attends to them."""
         count = tokens.shape[1]
         positions = mx.arange(self._first, self._first + count)
         types = mx.array(0) if seconds is None else self._types(seconds, count)
@@ -99,7 +99,8 @@ class Encoder(nn.Module):
         return hidden
 
     def _types(self, seconds: mx.array, count: int) -> mx.array:
-        """Return the type of each token, (rows, tokens). A model with one type gives it to all."""
+        """Return the token type of each token, (rows, tokens). If the model has only one type, all
+        tokens have it."""
         types = (mx.arange(count) >= seconds[:, None]).astype(mx.int32)
         return mx.minimum(types, self.types.weight.shape[0] - 1)
 
@@ -170,7 +171,8 @@ def encoder_shape(config: Mapping[str, Any], first_position: int) -> EncoderShap
 
 
 def head_of(weights: Mapping[str, mx.array], name: str) -> dict[str, mx.array]:
-    """Return the tensors of a linear layer of the head, by "linear.weight" and "linear.bias"."""
+    """Return the tensors of the head's linear layer `name`, under the keys "linear.weight" and
+    "linear.bias". A tensor that the checkpoint lacks is left out."""
     bare = {_PREFIX.sub("", key): array for key, array in weights.items()}
     named = {f"linear.{kind}": bare.get(f"{name}.{kind}") for kind in ("weight", "bias")}
     return {key: array for key, array in named.items() if array is not None}

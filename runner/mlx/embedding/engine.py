@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval` and its kin untyped)
-"""Talks to MLX: computes vectors from token ids with one loaded embedding model, or scores with a
-reranker.
+"""Talks to MLX: computes vectors from token ids with a loaded embedding model, or the scores of
+documents with a loaded reranker.
 
 All calls come from the thread that loaded the model. Prompts are computed in padded batches,
 shortest first, each within a token budget. A prompt's vector does not depend on other prompts (to
@@ -32,20 +32,23 @@ BATCH_TOKENS = 8192
 
 
 class UnfitDimensions(ShoalError):
-    """The model does not support vectors of this length; the text says which it supports."""
+    """A request wants vectors of a length that the model does not support. The error's text lists
+    the supported lengths."""
 
 
 class UnfitPrompt(ShoalError):
-    """A prompt is empty, too long, or has invalid token ids; the text says which."""
+    """A prompt is empty, too long, or has invalid token ids. The error's text says which prompt and
+    why."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingFacts:
     """Facts of a loaded embedding model.
 
-    A vector has `dimensions` numbers. `allows_dimensions` says whether a request may choose another
-    length, `dimension_choices` which (any up to `width` if `any_dimensions`). A prompt has at most
-    `max_tokens`. `batch_tokens` is the budget of one padded batch. `ranks`: it is a reranker.
+    A vector has `dimensions` numbers by default. If `allows_dimensions`, a request may choose
+    another length: any up to `width` if `any_dimensions`, else one of `dimension_choices`. A prompt
+    has at most `max_tokens` tokens. A padded batch has at most `batch_tokens` tokens. `ranks`: the
+    model is a reranker.
     """
 
     dimensions: int
@@ -95,21 +98,23 @@ class EmbeddingEngine:
         progress: Callable[[LoadProgress], None] = lambda _: None,
     ) -> EmbeddingEngine:
         """Load the model in `folder` into the calling thread, which then owns the engine. `dtype`
-        "auto": float32 on a CPU; on a GPU the type of the stored weights. Raises UnloadableModel of
-        `runner.mlx.model.load` with the reason."""
+        "auto": float32 on a CPU; on a GPU the type of the stored weights. Raises
+        `runner.mlx.model.load.UnloadableModel` with the reason."""
         if memory_limit_bytes is not None:
             mx.set_memory_limit(memory_limit_bytes)
         return cls(load_embedder(folder, dtype, progress), batch_tokens)
 
     def embed(self, prompts: Sequence[Sequence[int]], dimensions: int | None = None) -> list[bytes]:
-        """Return the vector of each prompt, special tokens included, as little-endian float32: 4 x
-        `dimensions` bytes (None: the model's own length), normalised if the model says so. Raises
-        UnfitDimensions and UnfitPrompt before anything is computed."""
+        """Return the vector of each prompt as `dimensions` little-endian float32 numbers, 4 bytes
+        each (None: as many as the model's default). `prompts` are token ids, special tokens
+        included. Vectors are normalised if the model's settings say so. Raises UnfitDimensions and
+        UnfitPrompt before anything is computed."""
         return self._computed(prompts, _dimensions(self._model, dimensions), None)
 
     def rank(self, pairs: Sequence[RankedPair]) -> list[bytes]:
-        """Return the score of each document as a little-endian float32, the logarithm of the odds
-        that it is relevant. Raises UnfitPrompt before anything is computed."""
+        """Return the score of each pair of query and document, as a little-endian float32. A score
+        is the logarithm of the odds that the document is relevant. Raises UnfitPrompt before
+        anything is computed."""
         tokens = [pair.tokens for pair in pairs]
         return self._computed(tokens, 1, [pair.second for pair in pairs])
 
@@ -130,7 +135,7 @@ class EmbeddingEngine:
 
     @property
     def tokenizer(self) -> None:
-        """Return None: the model's folder has the tokenizer."""
+        """Return None: callers read the tokenizer in the model's folder."""
 
     def trouble(self) -> str:
         return ""
@@ -145,7 +150,7 @@ class EmbeddingEngine:
         )
 
     def rest(self) -> None:
-        """Free unused memory, until the next batch."""
+        """Free unused memory, because no batch is expected soon."""
         mx.clear_cache()
         give_back()
 
@@ -182,5 +187,5 @@ def _dimensions(model: EmbeddingModel, wanted: int | None) -> int:
     else:
         supported = f"{model.dimensions} numbers and cannot be shortened"
     raise UnfitDimensions(
-        f"unsupported dimensions: {wanted}; a vector of the model has {supported}"
+        f"unsupported dimensions: {wanted}; a vector of this model has {supported}"
     )

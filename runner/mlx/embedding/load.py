@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (mlx.nn is partially typed)
-"""Talks to MLX: loads the directory of an embedding model or a reranker.
+"""Talks to MLX: loads an embedding model or a reranker from its folder.
 
-Reads weights from safetensors only, and never runs code from the directory. If the weights do not
-fit the model's settings, the error says why.
+Reads weights only from safetensors files, and never runs code from the folder. If the weights do
+not fit the model's config.json, loading fails with an error that says why.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from runner.mlx.model.load import Precision, UnloadableModel, bring_in, computes
 from runner.text import TokenizerError, open_embedding_folder
 
 Forward = Callable[..., mx.array]
-"""Maps token ids (rows, tokens) and the rows' lengths to hidden states (rows, tokens, hidden). That
-of a reranker also takes the index in each row from which tokens have the second type."""
+"""Maps token ids (rows, tokens) and the rows' lengths to hidden states (rows, tokens, hidden). For
+a reranker, a third argument is the index in each row from which tokens have the second token
+type."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedEmbedder:
-    """An embedding model in memory. `dense` are its linear layers after the pooling, by folder."""
+    """An embedding model in memory. `dense` maps a folder's name to the linear layer from that
+    folder, which is applied after the pooling."""
 
     model: EmbeddingModel
     forward: Forward
@@ -50,9 +52,9 @@ class LoadedEmbedder:
         dimensions: int,
         seconds: Sequence[int] | None = None,
     ) -> mx.array:
-        """Return the vectors (prompts, dimensions) as float32, normalised if the model says so. The
-        prompts are computed as one padded batch. `seconds`: for a reranker, the index in each
-        prompt from which tokens have the second type."""
+        """Return the vectors (prompts, dimensions) as float32, normalised if the model's settings
+        say so. The prompts are computed as one padded batch. `seconds`: for a reranker, the index
+        in each prompt from which tokens have the second token type."""
         longest = max(map(len, prompts))
         lengths = mx.array([len(prompt) for prompt in prompts])
         rows = [[*prompt, *(longest - len(prompt)) * [0]] for prompt in prompts]
@@ -90,7 +92,7 @@ def load_embedder(
         raise UnloadableModel(f"{folder.name}: {error}") from error
     except SystemExit as error:
         raise UnloadableModel(
-            f"{folder.name}: the code of its architecture ended the process"
+            f"{folder.name}: mlx-lm's code for the model's architecture tried to end the process"
         ) from error
     except Exception as error:
         raise UnloadableModel(f"{folder.name}: {type(error).__name__}: {error}") from error
@@ -165,12 +167,16 @@ def _dense(folder: Path, step: DenseStep) -> Dense:
 
 
 def _linear(step: DenseStep, weights: Mapping[str, mx.array]) -> Dense:
-    """Return a linear layer with these tensors. Raises ValueError."""
+    """Return a linear layer with these tensors. Raises ValueError if their names or shapes are not
+    those that `step` requires."""
     wanted: dict[str, tuple[int, ...]] = {"linear.weight": (step.outputs, step.inputs)}
     if step.has_bias:
         wanted["linear.bias"] = (step.outputs,)
     if weights.keys() != wanted.keys():
-        raise ValueError(f"{step.folder} contains {sorted(weights)[:4]}, not {sorted(wanted)}")
+        raise ValueError(
+            f"{step.folder} contains the tensors {sorted(weights)[:4]}; the required ones are "
+            f"{sorted(wanted)}"
+        )
     for name, shape in wanted.items():
         _check_shape(f"{step.folder}: {name}", weights[name], shape)
     weight, bias = weights["linear.weight"], weights.get("linear.bias")
@@ -182,7 +188,7 @@ def _linear(step: DenseStep, weights: Mapping[str, mx.array]) -> Dense:
 
 
 def _weights_of(folder: Path) -> dict[str, mx.array]:
-    """Return the tensors in a model's folder. Raises ValueError."""
+    """Return all tensors in a model's folder, unevaluated. Raises ValueError if there are none."""
     weights: dict[str, mx.array] = {}
     for path in sorted(folder.glob("model*.safetensors")):
         weights |= _weights_in(path)
@@ -193,7 +199,7 @@ def _weights_of(folder: Path) -> dict[str, mx.array]:
 
 def _weights_in(path: Path) -> dict[str, mx.array]:
     """Return the tensors of a safetensors file. Their values are read when they are evaluated.
-    Raises ValueError."""
+    Raises ValueError if MLX cannot read the file."""
     try:
         return cast(dict[str, mx.array], mx.load(str(path)))
     except Exception as error:  # MLX raises plain errors of several kinds
@@ -202,9 +208,11 @@ def _weights_in(path: Path) -> dict[str, mx.array]:
 
 def _check_shape(name: str, array: mx.array, shape: tuple[int, ...]) -> None:
     if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}; its settings require {shape}")
+        raise ValueError(
+            f"the tensor {name} has shape {array.shape}; the model's settings require {shape}"
+        )
     if not mx.issubdtype(array.dtype, mx.floating):
-        raise ValueError(f"{name} has dtype {array.dtype}, which is not supported")
+        raise ValueError(f"the tensor {name} has dtype {array.dtype}, which is not supported")
 
 
 def _try_out(loaded: LoadedEmbedder) -> None:
@@ -213,8 +221,8 @@ def _try_out(loaded: LoadedEmbedder) -> None:
     vectors = loaded.vectors([[0], [0, min(1, loaded.vocabulary - 1)]], loaded.model.width)
     if vectors.shape != (2, loaded.model.width):
         raise ValueError(
-            f"the trial of two texts gave vectors of shape {vectors.shape}; config.json requires "
-            f"(2, {loaded.model.width}), so the weights do not belong to it"
+            f"a trial with two texts gave vectors of shape {vectors.shape}; the model's settings "
+            f"require (2, {loaded.model.width}), so the weights do not belong to them"
         )
     if not bool(mx.isfinite(vectors).all().item()):
         raise ValueError(

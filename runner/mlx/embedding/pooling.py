@@ -2,7 +2,8 @@
 # (mlx.nn is partially typed)
 """Talks to MLX: pools the hidden states of tokens into one vector per row.
 
-Sums are in float32 for every dtype of the model. Tokens beyond a row's length are ignored.
+Vectors are computed in float32, whatever the model's dtype. Tokens beyond a row's length (padding)
+are ignored.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from mlx import nn
 from bus.models.embedding_parts import PoolingMode
 
 LEAST_LENGTH = 1e-12
-"""Least length by which a vector is divided when it is normalised, so that a zero vector stays
-zero."""
+"""When a vector is normalised, it is divided by its length, but at least by this number, so that a
+zero vector stays zero."""
 ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
     "tanh": mx.tanh,
     "identity": lambda vectors: vectors,
@@ -28,7 +29,7 @@ ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """A linear layer: `weight` is (outputs, inputs)."""
+    """A linear layer and its activation; `weight` is (outputs, inputs)."""
 
     weight: mx.array
     bias: mx.array | None
@@ -41,8 +42,8 @@ class Dense:
 
 
 def pooled(hidden: mx.array, lengths: mx.array, modes: Sequence[PoolingMode]) -> mx.array:
-    """Return one vector per row, (rows, hidden x modes), from hidden states (rows, tokens, hidden)
-    and the rows' lengths. Each mode gives `hidden` numbers."""
+    """Return one vector per row, (rows, modes x hidden), from hidden states (rows, tokens, hidden)
+    and the rows' lengths. It joins the results of all pooling modes; each has `hidden` numbers."""
     hidden = hidden.astype(mx.float32)
     real = (mx.arange(hidden.shape[1]) < lengths[:, None])[..., None]
     vectors = [_pooled(hidden, real, lengths, mode) for mode in modes]

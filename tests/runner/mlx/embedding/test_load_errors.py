@@ -68,7 +68,7 @@ ENCODERS: dict[str, tuple[Breaks, str]] = {
     "one unknown": (weights(lambda held: held.update(odd=held[WORDS])), "unknown weight 'odd'"),
     "wrong shape": (
         weights(lambda held: held.update({WORDS: held[WORDS][:9].copy()})),
-        r"words.weight has shape \(9, 32\); its settings require \(259, 32\)",
+        r"words.weight has shape \(9, 32\); the model's settings require \(259, 32\)",
     ),
     "whole numbers": (
         weights(lambda held: held.update({WORDS: held[WORDS].astype(np.int32)})),
