@@ -1,14 +1,14 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: executes step plans. The entry point of this package.
+"""Talks to MLX: executes step plans with one loaded model. The entry point of this package.
 
 All calls come from the thread that called `load_engine`. `issue` puts a step's work on the device's
-queue and does not wait. The token sampled in one step is the input of the next without passing
-through the host. Grammar rows are the exception: their forward is queued first, then their last
-token is awaited, and only the choice of the next one depends on it.
+queue and does not wait. A sampled token becomes the input of the next step without passing through
+the host. Rows with a grammar are the exception: the engine queues their forward pass, waits for
+their last token, and then lets the grammar limit the choice of the next token.
 
-In a group the lead sends its followers each plan when it knows which rows take part, and then
-computes it. A follower computes the plans given to `follow`.
+In a group, the lead sends each plan to its followers once it knows which rows take part, and then
+computes the plan itself. A follower computes the plans that are passed to `follow`.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ def load_engine(
     """Load the model in `path` into the calling thread, which then owns the engine. Raises
     UnloadableModel with the reason.
 
-    With a `rank_context`, load that rank's part and agree with the other ranks; the group is
-    already formed. `adapters` selects by name the adapters to load with the model; None: all.
-    `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may lower the
-    model's own context, not raise it. `kv` says how growing KV is stored, if the model supports
-    that. `threads` are the CPU's BLAS threads. `drafts`: measure what drafts cost.
-    `draft_path`: the draft model's folder, or `mtp`: the model's MTP head; they are left out if
-    they cannot be used. `disk`: limits of prefix files, the model's name.
+    With a `rank_context`, load only that rank's part, and agree on the features with the other
+    ranks; the group has already formed. `dtype` "auto" is float32 on a CPU and as stored on a GPU.
+    `context_tokens` may lower the model's own context, not raise it. `kv` is the format of growing
+    KV, if the model supports it. `adapters` names the adapters to load; None: all. `threads` are
+    the BLAS threads of a CPU. `drafts`: measure what drafts cost. `draft_path` is the folder of a
+    draft model, or `mtp` the model's MTP head; if it cannot be used, `facts` say why. `disk` has
+    the limits of prefix files and the model's name.
     """
     comm = Comm()
     if rank_context is None:
@@ -202,7 +202,7 @@ class MlxEngine:
 
     @property
     def hears(self) -> bool:
-        """Return whether results contain the sampled tokens: not in the middle of a pipeline."""
+        """Return whether results contain sampled tokens. Middle stages of a pipeline get none."""
         return self._comm.hears
 
     @property
@@ -216,13 +216,13 @@ class MlxEngine:
         self.facts = with_proposer(self._forward, self.facts, path, self._head, dtype, draft, mtp)
 
     def use_files(self, files: RunFiles) -> None:
-        """Write prefixes to these files, and read them back, from now on."""
+        """From now on, write kept prefixes to these files and read prefixes from them."""
         self._prefixes.files = files
         self.facts = replace(self.facts, disk_tokens=files.least_tokens)
 
     def issue(self, plan: StepPlan) -> None:
-        """Send the followers the plan and start the step. Waits only for tokens of grammar rows,
-        not for the step. Raises only if the device or another rank is lost."""
+        """Send the plan to the followers and start the step. Waits only for the last tokens of rows
+        with a grammar. Raises only if the device or another rank is lost."""
         pending = PendingStep(step=plan.step, issued_at=time.perf_counter())
         for spec in plan.admit:
             self._rows.admit(spec, pending)
@@ -233,7 +233,7 @@ class MlxEngine:
         self._lost = tuple(failure.row for failure in pending.failures)
 
     def follow(self, plan: StepPlan, barred: tuple[RowId, ...]) -> None:
-        """Start a step of the lead without the `barred` rows."""
+        """Start a step that the lead sent, without the `barred` rows, which failed on the lead."""
         pending = PendingStep(step=plan.step, issued_at=time.perf_counter())
         for row in barred:
             self._rows.fail(row)
@@ -243,7 +243,7 @@ class MlxEngine:
         self._compute(plan, pending)
 
     def read(self) -> StepResult:
-        """Wait for the oldest unread step and return its result; no tokens if `hears` is False."""
+        """Wait for the oldest unread step. Return its result, without tokens if not `hears`."""
         pending = self._pending.popleft()
         if not self._pending:
             self._comm.flush()
@@ -261,7 +261,7 @@ class MlxEngine:
         return result
 
     def try_drafts(self) -> None:
-        """Measure what drafts cost, and add it to `facts`, if the engine verifies drafts."""
+        """If the engine can verify drafts, measure what they cost, and add that to `facts`."""
         if self.facts.verifies:
             trial = self._forward.try_drafts()
             self.facts = trial.applied(self.facts)
@@ -270,7 +270,7 @@ class MlxEngine:
             mx.clear_cache()
 
     def memory(self) -> EngineMemory:
-        """Return bytes now: rows inside and outside the batch, prefixes, and all that MLX holds."""
+        """Return the bytes in use now: the KV of rows and of prefixes, and all memory of MLX."""
         return EngineMemory(
             active_bytes=mx.get_active_memory(),
             kv_bytes=self._rows.nbytes + self._forward.nbytes,
@@ -280,13 +280,13 @@ class MlxEngine:
         )
 
     def ease(self) -> None:
-        """Free unused memory; batches shrink to their rows in their next step."""
+        """Free unused memory. Decode batches drop their spare slots in a later step."""
         self._forward.ease()
         mx.clear_cache()
         give_back()
 
     def rest(self) -> None:
-        """Free unused memory, until the next step."""
+        """Free unused memory, because there is no work. The next step ends this rest."""
         self._rests = True
         self._prefixes.hand_over(self._read)
         self._threads.rest()
@@ -332,7 +332,7 @@ class MlxEngine:
         self._tidy()
 
     def _accept(self, result: StepResult) -> None:
-        """Keep the valid part of each draft. A row that failed has no tokens and keeps nothing."""
+        """Keep the KV of the accepted part of each draft. A failed row has no tokens."""
         self._verifies = False
         made: dict[RowId, list[TokenId]] = {}
         for sampled in result.tokens:
@@ -359,7 +359,7 @@ class MlxEngine:
         excess = length - row.computed_tokens
         cannot = excess > 0 or (excess < 0 and not (self.facts.trims or self.facts.verifies))
         if cannot or length <= 0:
-            return  # A hit on an entry that is not there is computed instead.
+            return  # Rows that should begin with this entry compute its tokens instead.
         self._comm.flush()
         try:
             held = self._forward.caches_of(row, length)
@@ -372,7 +372,7 @@ class MlxEngine:
     def _agreed(
         self, path: Path, context: RankContext, capabilities: Capabilities, adapters: AdapterBank
     ) -> Capabilities:
-        """Agree with the other ranks; return the common capabilities."""
+        """Compare facts with the other ranks; return the capabilities that all ranks share."""
         facts = self.facts
         agreement = context.agree(rank_facts(path, context.rank, facts, capabilities, adapters))
         self.facts = agreement.applied(facts)

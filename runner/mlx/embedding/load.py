@@ -167,8 +167,8 @@ def _dense(folder: Path, step: DenseStep) -> Dense:
 
 
 def _linear(step: DenseStep, weights: Mapping[str, mx.array]) -> Dense:
-    """Return a linear layer with these tensors. Raises ValueError if their names or shapes are not
-    those that `step` requires."""
+    """Return a linear layer with these tensors. Raises ValueError if their names or shapes differ
+    from the settings in `step`."""
     wanted: dict[str, tuple[int, ...]] = {"linear.weight": (step.outputs, step.inputs)}
     if step.has_bias:
         wanted["linear.bias"] = (step.outputs,)

@@ -1,5 +1,5 @@
-"""Talks to MLX: the forwards of one model, of prompts and of batches of decoding rows, and the
-proposers that guess tokens for them.
+"""Talks to MLX: runs the forward passes of one model, for prompts and for batches of decoding rows,
+with the proposers that guess tokens for these rows.
 
 All calls come from the engine's thread. Only the engine enters this room.
 """

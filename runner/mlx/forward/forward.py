@@ -1,14 +1,14 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: the forwards of a step, of prompts (in `prefill`) and of decoding rows.
+"""Talks to MLX: runs the forward passes of a step, for prompts (in `prefill`) and decoding rows.
 
-Chunks of a group run as one padded batch if the model's KV allows it, else one after the other.
-Where each new shape costs time (`compiles_shapes`), chunks are padded to a power of two.
-Decoding rows share microbatches; if a model's rows cannot share one, each runs alone on its own
-caches. Sampled tokens stay on the device.
+The prompt chunks of one prefill group run as one padded batch if the model's KV allows it, else one
+after the other. Where MLX needs time for each new shape of arrays (`compiles_shapes`), chunks are
+padded to a power of two. Decoding rows share microbatches. If the rows of a model cannot share a
+batch, each row runs alone with its own caches. Sampled tokens stay on the device.
 
-In a group every rank makes the same calls. An error that the other ranks would not notice is raised
-and ends the group.
+In a group of ranks, every rank makes the same calls. An error that the other ranks would not notice
+is raised and ends the group.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from runner.mlx.sampling import (
 
 
 class Forward:
-    """Runs the forwards of one model: prefill of prompts, and decoding of rows in microbatches."""
+    """Runs the forward passes of one model: it prefills prompts, and decodes rows in
+    microbatches."""
 
     def __init__(
         self,
@@ -101,8 +102,8 @@ class Forward:
         self._compiled = CompiledDecode(self._model, readers, self._hidden.tap)
 
     def use(self, proposer: Proposer) -> None:
-        """Let this proposer guess tokens from now on. Traces are made anew, because an MTP head
-        needs their hidden states."""
+        """Let this proposer guess tokens from now on. For an MTP head, compiled traces are made
+        anew, because they must also return hidden states."""
         self.proposer = proposer
         if isinstance(proposer, MtpGuesses):
             self._hidden.use(proposer)
@@ -110,9 +111,9 @@ class Forward:
                 self.trace()
 
     def caches_of(self, row: EngineRow, length: int) -> list[Any]:
-        """Return the row's caches, of at least `length` tokens. If the row is in a microbatch, they
-        are copies that are not evaluated yet. Raises ValueError if they hold more and cannot be
-        cut."""
+        """Return the row's caches, with at least `length` tokens. If the row is in a microbatch,
+        they are copies that are not evaluated yet. Raises ValueError if the caches have more tokens
+        and cannot be cut."""
         if row.batched:
             return self._microbatches[row.microbatch].caches_of(row, length)
         if length < row.computed_tokens and not self._shape.trims:
@@ -133,7 +134,8 @@ class Forward:
         self._microbatches = self._new_microbatches()
 
     def decode(self, rows: Sequence[EngineRow], pending: PendingStep) -> None:
-        """Start a step that gives one token to each row; all have been prefilled."""
+        """Start a step that samples one token for each row. A row whose prompt is not computed
+        fails."""
         ready = [row for row in rows if self._can_decode(row, pending)]
         if not ready:
             return
@@ -150,10 +152,13 @@ class Forward:
         wanted: Sequence[tuple[RowId, int]],
         pending: PendingStep,
     ) -> bool:
-        """Start a step that gives each row a token and verifies the drafts of some, `wanted` ones
-        by the proposer. Drafts of several rows are ignored if the model's KV cannot be cut. Unless
-        it returns False, the rows' new tokens must be given to `accept`
-        before the next step."""
+        """Start a step that samples a token for each row and verifies the drafts of some rows.
+
+        `drafts` are drafts from the plan. For each row in `wanted`, the proposer first guesses up
+        to so many tokens. If the model's KV cannot be cut and there are several rows, all drafts
+        are ignored. Return whether the step verifies drafts; the rows' new tokens must then be
+        passed to `accept` before the next step.
+        """
         if not self._capabilities.verifies:
             why = "this engine cannot verify drafts"
             pending.failures.extend(RowFailure(row.name, "internal", why) for row in rows)
@@ -223,7 +228,7 @@ class Forward:
 
 
 def source_for(comm: Comm, vocabulary: int) -> TokenSource:
-    """Return what gives this rank its tokens."""
+    """Return the source of this rank's tokens: the lead samples them, a follower receives them."""
     return SamplingSource(vocabulary, comm) if comm.leads else ReceivingSource(comm)
 
 
@@ -233,8 +238,9 @@ def try_model(
     adapters: AdapterBank,
     measured: Callable[[Any], Shape],
 ) -> tuple[Shape, Capabilities]:
-    """Return the model's (or this rank's part's) KV layout and capabilities. Refuses adapters that
-    cannot be chosen per row."""
+    """Find out by trial the KV layout and the capabilities of the model, or of this rank's part of
+    it. `measured` returns the KV layout. If rows with different adapters cannot share a batch,
+    all adapters are refused. Raises Unsplittable if the trial of a pipeline stage fails."""
     model = loaded.model
     if not isinstance(model, StageModel):
         shape = measured(model)

@@ -1,11 +1,12 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: the rows of one decode batch and their slots.
+"""Talks to MLX: runs the steps of one decode batch (a microbatch). A row's slot is its index in the
+arrays of the batch.
 
-An engine has one microbatch. A pipeline has one per stage, so that a stage computes one while the
-next stage computes another: GPipe's micro-batches. The pipeline needs no flushes, because a
-microbatch's next step waits only for its own tokens. The plans alone decide which microbatch a row
-joins, so it is the same on every rank.
+An engine without a pipeline has one microbatch. A pipeline has as many as stages, so that one stage
+computes a microbatch while the next stage computes another one (as in GPipe). The next step of a
+microbatch waits only for the tokens of this microbatch, so the pipeline never runs empty. Every
+rank puts a row into the same microbatch, because that depends on the plans alone.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from runner.mlx.sampling import (
 from runner.text import DeadEnd
 
 WIDEST = 33
-"""The most columns of a step of one row."""
+"""The most tokens of one row (columns) that a step with drafts computes."""
 FULL_ROWS = 4
-"""When every open microbatch has this many rows, a new row opens the next one; smaller microbatches
-gain nothing."""
+"""A microbatch with this many rows is full. When all microbatches in use are full, a new row goes
+to the next one, because smaller microbatches gain nothing."""
 
 
 def microbatch_for(lengths: Sequence[int]) -> int:
-    """Return the index of the microbatch for a new row; `lengths` are the row counts of all
-    microbatches. It is the open one with the fewest rows, or the next one if all are full; of
-    equals, the first."""
+    """Return the index of the microbatch for a new row. `lengths` are the row counts of all
+    microbatches. The row goes to the microbatch in use that has the fewest rows (the first of
+    equals), or to the next one if all in use are full."""
     opened = max((at for at, length in enumerate(lengths) if length), default=0)
     if opened + 1 < len(lengths) and all(rows >= FULL_ROWS for rows in lengths[: opened + 1]):
         opened += 1
@@ -53,8 +54,8 @@ def microbatch_for(lengths: Sequence[int]) -> int:
 
 
 def record(into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, EngineRow]]) -> None:
-    """Append the drawn tokens to `into`, with their `rows`: pairs of an index in the arrays and the
-    row at that index."""
+    """Append the drawn tokens of `rows` to `into`. Each entry of `rows` is an index in the arrays
+    of `drawn`, and the row at that index."""
     for index, row in rows:
         if row.matcher is not None:
             row.unread = (drawn.tokens, index)
@@ -63,7 +64,7 @@ def record(into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, Engine
 
 
 class Microbatch:
-    """One decode batch and the slots of its rows."""
+    """One decode batch, with the row in each of its slots."""
 
     def __init__(
         self,
@@ -83,14 +84,15 @@ class Microbatch:
         self._adapters = adapters
         self._in_batch: dict[int, EngineRow] = {}
         self._last_tokens: mx.array | None = None
-        """The tokens of the last step, (slots,)."""
+        """The tokens that the last step sampled, (slots,)."""
 
     def __len__(self) -> int:
         return len(self._in_batch)
 
     def caches_of(self, row: EngineRow, length: int) -> list[Any]:
         """Return copies of a row's caches, one per layer, unevaluated. They hold `length` tokens,
-        or more if they can be cut. Raises ValueError if that is not possible."""
+        or more if the model's KV can be cut. Raises ValueError if the batch has computed more
+        tokens and cannot take them back."""
         if not self.batch.replay.trims:
             self._settle(row.computed_tokens - length)
         return self.batch.take(row.name)[0]
@@ -104,7 +106,7 @@ class Microbatch:
         self.batch.open_step()
         slots = self._slots()
         with self._adapters.applied([row.spec.adapter if row else "" for row in slots]) as adapted:
-            # A trace knows no adapters: it is of the model alone.
+            # A trace was made without adapters.
             out = compiled.logits(self.batch) if compiled is not None and not adapted else None
             if out is None:
                 inputs = self.batch.replay.before(self.batch.tokens)
@@ -125,12 +127,11 @@ class Microbatch:
         drafts: Mapping[RowId, Sequence[TokenId]],
         pending: PendingStep,
     ) -> bool:
-        """Start a step of exactly these rows that also computes their drafted tokens, in one
-        forward. Rows with shorter drafts, or none, are padded to the same number of columns. The
-        batch's cells of these columns are valid only after `accept`, which must precede the next
-        step. First a draft is cut where the row's grammar forbids a token, and where the step would
-        be wider than `WIDEST`. Return False if every row has failed; then there is no step to
-        accept."""
+        """Start a step for exactly these rows that also computes their drafted tokens, in one
+        forward pass. Drafts are cut at the first token that the row's grammar forbids, and to
+        `WIDEST`. Shorter drafts are padded to the longest one. `accept` must be called before the
+        next step, to keep only the KV of accepted tokens. Return False if every row failed; then no
+        step was started."""
         drafted: dict[EngineRow, Sequence[TokenId]] = {}
         for row in rows:
             try:
@@ -163,8 +164,8 @@ class Microbatch:
         return True
 
     def accept(self, made: Mapping[RowId, Sequence[TokenId]]) -> None:
-        """Keep the columns of verified drafts up to each row's last valid token; `made` are the new
-        tokens of the rows. A row that failed meanwhile has left the batch."""
+        """Keep the KV of a verified draft up to the last accepted token of each row. `made` has the
+        new tokens of each row. A row that has failed meanwhile has left the batch."""
         counts = [0] * len(self.batch)
         last = [0] * len(self.batch)
         for slot, row in self._in_batch.items():
@@ -179,8 +180,10 @@ class Microbatch:
             self.batch.close_draft(self._last_tokens, counts)
 
     def _settle(self, back: int = 0) -> None:
-        """Compute the tokens that the batch lacks because of a draft that was not accepted as a
-        whole, except the last `back` ones. Raises ValueError if the batch has computed more."""
+        """Compute the accepted tokens of a draft whose KV the batch lost, except the last `back`
+        tokens. (Layers that cannot be cut lose the KV of a draft that was not accepted as a whole.)
+        Raises ValueError if the batch has already computed some of the last `back` tokens and
+        cannot take them back."""
         inputs = self.batch.replay.until(back)
         if inputs is None:
             return
@@ -192,11 +195,11 @@ class Microbatch:
         self.batch.replay.advance(inputs.shape[1])
 
     def write_back(self) -> None:
-        """Write the rows' sampling state back to them."""
+        """Write the sampling state of the batch back to its rows."""
         self._source.write_back()
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
-        """Remove rows from the batch; their `batched` is already false."""
+        """Remove rows from the batch. The caller has already set their `batched` to False."""
         self._source.write_back()
         self._reslot(self.batch.leave([row.name for row in rows]))
 
@@ -205,8 +208,8 @@ class Microbatch:
         return [self._in_batch.get(slot) for slot in range(len(self.batch.rows))]
 
     def _hold_exactly(self, rows: Sequence[EngineRow]) -> None:
-        """Make the batch consist of exactly these rows: other rows leave it and keep their KV, new
-        rows join."""
+        """Make the batch consist of exactly these rows. Other rows leave the batch with a copy of
+        their KV, and new rows join it."""
         wanted = set(rows)
         parked = [row for row in self._in_batch.values() if row not in wanted]
         joining = [row for row in rows if not row.batched]

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: the forwards of prompts."""
+"""Talks to MLX: runs the forward passes of prompts, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from runner.mlx.ranks.comm import Comm
 from runner.mlx.sampling import EngineRow, PendingStep, ScoredChunk, TokenSource, score_chunks
 
 PART_TOKENS = 64
-"""Minimum tokens of a part of prompts that a pipeline computes separately; smaller parts are hardly
-faster."""
+"""A pipeline divides the chunks of a prefill group into parts of at least this many tokens, so that
+its stages work in parallel. Smaller parts are hardly faster."""
 
 Work = tuple[EngineRow, PrefillChunk]
 
 
 class Prefill:
-    """The forwards of prompts, chunk by chunk, each row on its own caches."""
+    """Runs the forward passes of prompts, chunk by chunk. Each row has its own caches."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class Prefill:
         groups: bool,
         pads: bool,
     ) -> None:
-        """`groups` says whether chunks of several rows can be one padded batch; `pads`, whether
-        such a batch, also of one row, is as wide as a power of two."""
+        """`groups`: chunks of several rows can be computed as one padded batch. `pads`: such a
+        batch, even of one row, is padded to a power of two."""
         self._model = model
         self._head = head
         self._source = source
@@ -54,16 +54,16 @@ class Prefill:
         self._pads = groups and pads
 
     def compute(self, group: Sequence[Work], pending: PendingStep) -> None:
-        """Start the forwards for chunks of prompts. A row whose last chunk is among them gets its
-        first token. A chunk out of order fails its row. An error fails the rows of its forward if
-        this rank is alone; in a group it is raised."""
+        """Start the forward passes for chunks of prompts. A row whose last chunk is among them gets
+        its first token. A row whose chunk is out of order fails. If a forward pass raises an error,
+        its rows fail; in a group of ranks, the error is raised instead."""
         fit = [work for work in group if self._follows(work, pending)]
         for part in self._parts(fit):
             self._compute_part(part, pending)
 
     def _parts(self, fit: list[Work]) -> list[list[Work]]:
-        """Return the chunks grouped by forward. There are as many forwards as pipeline stages if
-        the chunks are large enough, so that the stages work in parallel."""
+        """Divide the chunks into parts; each part is one forward pass. If the chunks are large
+        enough, there are as many parts as pipeline stages, so that the stages work in parallel."""
         if not self._groups:
             return [[work] for work in fit]
         tokens = sum(chunk.stop - chunk.start for _, chunk in fit)
@@ -76,7 +76,10 @@ class Prefill:
         follows = row.computed in (0, chunk.start) and not row.batched
         if follows and chunk.start < chunk.stop <= len(row.spec.tokens):
             return True
-        message = f"chunk {chunk.start}..{chunk.stop} of a row with {row.computed} computed tokens"
+        message = (
+            f"cannot compute chunk {chunk.start}..{chunk.stop}: {row.computed} of "
+            f"{len(row.spec.tokens)} tokens of its row are computed"
+        )
         pending.failures.append(RowFailure(row.name, "internal", message))
         return False
 
@@ -94,8 +97,8 @@ class Prefill:
     def _chunks(
         self, part: Sequence[Work], pending: PendingStep
     ) -> tuple[list[mx.array], list[mx.array]]:
-        """Build one forward of these chunks. Return two lists of unevaluated arrays: results (drawn
-        tokens, scores), and the further arrays to evaluate, such as caches."""
+        """Build one forward pass for these chunks. Return two lists of unevaluated arrays: the
+        results (drawn tokens and scores), and all other arrays to evaluate, such as caches."""
         starts = [row.computed for row, _ in part]
         lengths = [chunk.stop - start for (_, chunk), start in zip(part, starts, strict=True)]
         widest = bounded_width(max(lengths)) if self._pads else max(lengths)
@@ -120,7 +123,7 @@ class Prefill:
         ]
 
         def run() -> mx.array:
-            """Return the forward's output; its caches advance."""
+            """Return the output of the forward pass, which adds its tokens to the caches."""
             with self._adapters.applied([row.spec.adapter for row, _ in part]):
                 return self._model(inputs, cache=caches)
 
@@ -145,8 +148,9 @@ class Prefill:
     def _scores(
         self, out: mx.array, chunks: Sequence[ScoredChunk], pending: PendingStep
     ) -> list[mx.array]:
-        """Return the arrays to evaluate for the scores of these chunks. A follower returns the
-        output of the forward, because the lead's logits need the exchanges of the last layer."""
+        """Return the arrays to evaluate for the log-probabilities of these chunks' tokens. On a
+        follower, this is the output of the forward pass: the follower must take part in the
+        exchanges on which the lead's logits depend."""
         if not self._comm.leads:
             return [out]
         scores = score_chunks(out, chunks)

@@ -1,4 +1,4 @@
-"""Talks to MLX: opens the proposer of a loaded model that its card names."""
+"""Talks to MLX: opens the proposer (a draft model or an MTP head) that a model's card names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.mlx.mtp import MtpGuesses, open_head
 from runner.mlx.sampling import DraftModel
 
 MtpSource = tuple[Path, int]
-"""The folder of an MTP head's weights, and the most tokens that it guesses in a row."""
+"""The folder of an MTP head's weights, and the most tokens that the head guesses in succession."""
 
 
 def with_proposer(
@@ -26,8 +26,9 @@ def with_proposer(
     draft: Path | None,
     mtp: MtpSource | None,
 ) -> EngineFacts:
-    """Load the draft model in a folder, or the MTP head, for the loaded model in the folder
-    `target`. Return the model's facts with it, or with the reason why it cannot be used."""
+    """Load a proposer for the loaded model in the folder `target`: the draft model in the folder
+    `draft`, or the MTP head `mtp`. Return the model's facts with this proposer, or with the reason
+    why it cannot be used. `tap` gives an MTP head the model's hidden states."""
     if draft is not None:
         loaded = open_draft(draft, target, precision)
         if isinstance(loaded, str):
