@@ -1,9 +1,10 @@
-"""Talks to MLX: stores the KV of rows: alone, in a padded batch or in a slab of all decoding rows,
-or as a prefix, also on disk.
+"""Talks to MLX: stores the KV of single rows, of batches of rows and of kept prefixes, in memory
+and on disk.
 
-The codec decides the precision. A window keeps only part of a row's KV. All arrays belong to the
-engine's thread. In this package one "cache" is one layer of KV: keys and values of shape (rows,
-heads, tokens, width).
+A row has its own KV until it decodes; then its KV is in the slab of all decoding rows. A codec
+decides in which precision KV is stored. A window keeps only part of a row's KV. All arrays belong
+to the engine's thread. In this package a "cache" is the KV of one layer: keys and values of shape
+(rows, heads, tokens, width).
 """
 
 from runner.mlx.kv.batch import DecodeBatch, open_draft_step

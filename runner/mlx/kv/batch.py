@@ -1,16 +1,18 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: the rows that decode together, and how rows join and leave.
+"""Talks to MLX: the KV of the rows that decode together, and how rows join and leave this batch.
 
-The batch lives over many steps. Its layers are slabs if the model's KV is ordinary, else mlx-lm's
-own batch caches (rotating windows, recurrent states). With slabs alone, a leaving row leaves a
-hole; otherwise the batch is compacted at once. Slots are positions in a step's arrays; `rows[slot]`
-is the row in a slot, or None for a hole.
+The batch lives over many steps. A slot is the index of a row in the arrays of a step. A hole is a
+slot without a row; `rows[slot]` is then None. A layer with ordinary (growing) KV is a slab. Other
+layers use mlx-lm's own batch caches (rotating windows, recurrent states). If all layers are slabs,
+a row that leaves the batch leaves a hole. Otherwise the batch is compacted when a row leaves.
 
-Slabs can take back a draft: they do not move on. Other layers cannot, so drafts are for one row
-there. Their states are saved before its step. If the model does not accept the whole draft, the
-states are restored and no layer moves on. The accepted tokens are then computed again, at the front
-of the next forward.
+When the model rejects guesses of a draft, their KV must be removed. In a slab, the next step
+overwrites it, or a mask hides it. Other layers cannot remove tokens. A model with such layers
+verifies a draft only while the batch has one row. The states of these layers are saved before the
+step. If the model does not accept the whole draft, the states are restored, and the whole step
+counts as not computed. The next forward pass computes the accepted tokens (the lag) again, before
+its own token.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ from runner.mlx.kv.merged import MergedKV, Replay
 from runner.mlx.kv.row_kv import RowKV
 
 SNUG_ROWS = 8
-"""Up to this many rows, slabs have no spare slots, because a trace of a small batch is for its
-exact number of rows."""
+"""Up to this many rows, slabs have no spare slots, because a compiled trace of a small batch works
+only for its exact number of rows."""
 ROOM_STEP = 64
 
 
 def slots_for(rows: int) -> int:
-    """Return how many slots new slabs for this many rows get."""
+    """Return the number of slots in new slabs for this many rows."""
     return rows if rows <= SNUG_ROWS else rows + rows % 2
 
 
@@ -44,9 +46,9 @@ class DecodeBatch:
         self, codecs: Sequence[Codec | None], *, holes: bool = True, packed: bool = False
     ) -> None:
         """`codecs[i]` stores the keys and values of layer i; None: the layer has no ordinary KV.
-        `holes` False: compact the batch immediately, even if all layers of this rank are ordinary,
-        because another rank has layers that are not. `packed`: attention reads the stored KV
-        without decoding it."""
+        `holes` False: compact the batch whenever a row leaves, even if all layers of this rank are
+        slabs, because another rank has other layers. `packed`: attention reads the stored
+        (quantised) KV without decoding it."""
         self.shape = SlabShape()
         self.layers: list[SlabKV | MergedKV] = [
             MergedKV()
@@ -80,7 +82,7 @@ class DecodeBatch:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all layers, spare room included."""
+        """Return the bytes of all layers, unused room included."""
         return self.replay.nbytes + sum(layer.nbytes for layer in self.layers)
 
     def join(self, row: RowId, caches: Sequence[Any], length: int, token: mx.array) -> int:
@@ -141,21 +143,21 @@ class DecodeBatch:
         return None
 
     def close_holes(self, *, at_once: bool = False) -> list[int] | None:
-        """Remove the holes of the batch if they have cost more than removing them would, or
-        `at_once`. Call this once per step. Return None if nothing has moved; else, for each new
-        slot, the old slot of its row."""
+        """Compact the batch if computing its holes has cost more than compacting would, or if
+        `at_once`. Call this once per step. Return None if no slot has moved. Otherwise return, for
+        each new slot, the old slot of its row."""
         self._wasted = self._wasted + self.holes if self.holes else 0
         least = 1 if at_once else max(8, len(self.rows) - self.holes)
         return None if self._wasted < least else self._close_up()
 
     def ease(self) -> None:
-        """Drop spare slots once: at the next step, or when rows that leave make slots spare. Rows
-        keep their slots."""
+        """Shrink the slabs once to the slots that are in use, at the next step that finds spare
+        slots. Rows keep their slots."""
         self._eases = True
 
     def open_step(self, columns: int = 1) -> None:
-        """Make sure that every row has this many free columns beyond its lag, and compute the
-        offsets and masks of this step."""
+        """Make sure that the slabs have room for the lag and this many new columns (tokens of each
+        row), and compute the offsets and masks of this step."""
         if not self.replay.trims:
             self.replay.forget()
             columns += self.replay.lag
@@ -167,8 +169,8 @@ class DecodeBatch:
         self.shape.open_step()
 
     def lend_slabs(self) -> list[Parts]:
-        """Return the stored arrays of every layer, for the caller to write into. The batch does not
-        refer to them until `return_slabs`, so they can be written in place."""
+        """Return the stored arrays of every layer, for the caller to write into. Until
+        `return_slabs`, the batch keeps no reference to them, so MLX can write them in place."""
         lent: list[Parts] = []
         for layer in self.layers:
             if not isinstance(layer, SlabKV) or not layer.parts:
@@ -184,8 +186,8 @@ class DecodeBatch:
                 layer.parts = tuple(parts)
 
     def close_step(self, sampled: mx.array, columns: int = 1) -> None:
-        """Record that the forward has written this many valid columns. `sampled`, (slots,) int32,
-        are the next input tokens."""
+        """Record that the forward pass has written this many valid columns (and the lag, if any).
+        `sampled`, (slots,) int32, are the next input tokens."""
         if not self.replay.trims:
             columns += self.replay.lag
             self.replay.clear()
@@ -193,8 +195,9 @@ class DecodeBatch:
         self.tokens = sampled
 
     def close_draft(self, last: mx.array, counts: Sequence[int]) -> None:
-        """Record that the row in slot i keeps the first `counts[i]` columns that the forward has
-        written beyond its lag. `last`, (slots,) int32, are the next input tokens."""
+        """Record how much of a verified draft stays: of the columns that the forward pass has
+        written beyond the lag, the row in slot i keeps the first `counts[i]`. `last`, (slots,)
+        int32, are the next input tokens."""
         self.tokens = last
         if self.replay.trims:
             self.shape.close_draft(counts)
@@ -218,8 +221,9 @@ class DecodeBatch:
             self._relay(None, length, len(self.rows))
 
     def _relay(self, kept_slots: Sequence[int] | None, length: int, slots: int) -> None:
-        """Copy the KV into new slabs that fit `slots` rows of at least `length` tokens, with spare
-        room. `kept_slots` are the slots to copy, in their new order (None: all)."""
+        """Copy the KV into new slabs for `slots` rows, with room for `length` tokens or the longest
+        row, and for further steps. `kept_slots` are the slots to copy, in their new order (None:
+        all)."""
         shape = self.shape
         width = shape.longest
         wide = max(width, length)
@@ -253,8 +257,8 @@ class DecodeBatch:
 
 
 def open_draft_step(batch: DecodeBatch, guessed: mx.array) -> mx.array:
-    """Prepare a step that also computes `guessed` tokens, (slots, guesses). Return all tokens to
-    compute, (slots, lag + 1 + guesses)."""
+    """Prepare the batch for a step that also computes `guessed` tokens, (slots, guesses). Return
+    all input tokens of the step, (slots, lag + 1 + guesses)."""
     inputs = mx.concatenate([batch.replay.before(batch.tokens), guessed], axis=1)
     batch.open_step(1 + guessed.shape[1])
     batch.replay.save(inputs)

@@ -1,11 +1,11 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `quantize` and its kin partly untyped)
-"""Talks to MLX: how the keys and values of a layer are stored: in full or in reduced precision.
+"""Talks to MLX: stores the keys and values of a layer in full or in reduced precision.
 
-Stored KV is a tuple of arrays, its parts, each (rows, heads, tokens, width of the part). Code that
-cuts, joins, moves and keeps tokens need not know more. The stored values of a token depend only on
-its own keys and values, so neither neighbours nor chunk sizes change them. Attention sees the
-stored values, also of the newest token.
+Stored KV is a tuple of arrays (parts), each of shape (rows, heads, tokens, width of the part). Code
+that cuts, joins or moves tokens needs to know nothing else about them. The stored values of a token
+depend only on its own keys and values, so other tokens and chunk sizes do not change them.
+Attention always reads the stored form, even for the newest token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Parts = tuple[mx.array, ...]
 
 
 class Codec(Protocol):
-    """One storage format of a layer's keys and values."""
+    """A storage format for the keys and values of a layer."""
 
     @property
     def parts(self) -> int:
@@ -38,12 +38,12 @@ class Codec(Protocol):
         ...
 
     def mark(self, cache: Any) -> None:
-        """Set the attributes of a cache by which the model's attention knows the form of
-        `fetch`."""
+        """Set the attributes of a cache from which the model's attention learns in which form
+        `fetch` returns keys and values."""
         ...
 
     def packed(self) -> Codec:
-        """Return the codec for attention that reads stored parts without decoding them."""
+        """Return this codec for attention that reads the stored parts without decoding them."""
         ...
 
 
@@ -70,11 +70,11 @@ class FullWidth:
 
 @dataclass(frozen=True, slots=True)
 class FewerBits:
-    """Keys and values as codes of `bits` bits, with a scale and an offset per `group` values of a
-    head.
+    """Stores keys and values as codes of `bits` bits. Each `group` values of a head share a scale
+    and an offset.
 
-    Attention reads keys and values restored to full precision while it computes a layer; with
-    `as_held` it reads the codes, which mlx-lm's attention multiplies directly.
+    Without `as_held`, `fetch` restores full precision before attention reads keys and values. With
+    `as_held`, it returns the codes, which mlx-lm's attention for quantised KV multiplies directly.
     """
 
     bits: int
@@ -86,7 +86,7 @@ class FewerBits:
         return 6
 
     def encode(self, keys: mx.array, values: mx.array) -> Parts:
-        """Return codes, scales and offsets of the keys, then of the values."""
+        """Return six arrays: codes, scales and offsets of the keys, then those of the values."""
         return (*self._coded(keys), *self._coded(values))
 
     def fetch(self, parts: Parts) -> tuple[Any, Any]:
@@ -101,7 +101,7 @@ class FewerBits:
             cache.bits, cache.group_size = self.bits, self.group
 
     def packed(self) -> Codec:
-        """Return the codec for attention that reads stored parts without decoding them."""
+        """Return this codec for attention that reads the stored parts without decoding them."""
         return replace(self, as_held=True)
 
     def _coded(self, array: mx.array) -> Sequence[mx.array]:
@@ -116,7 +116,7 @@ FULL_WIDTH = FullWidth()
 
 
 def codec_for(kind: KvKind, *widths: int) -> Codec:
-    """Return the codec for a layer whose keys and values have these widths. It is of the requested
-    kind; if no group size divides the widths, it stores full precision."""
+    """Return a codec of the requested kind for a layer whose keys and values have these widths. If
+    no possible group size divides the widths, the codec stores full precision instead."""
     group = group_of(*widths)
     return FewerBits(BITS[kind], group) if kind in BITS and group else FULL_WIDTH

@@ -1,17 +1,17 @@
 """Talks to MLX: the KV of all decoding rows, one slab per attention layer.
 
-A slab has one array for each part of its codec, of shape (slots, heads, room, width), where `room`
-is the capacity in tokens. All rows end at the same position, `stop`, so a step writes one column
-for all rows in place. Row i begins at `begins[i]`; attention sees the window from the earliest
-beginning to `stop`. A leaving row leaves a hole. The hole keeps its slot until another row takes
-it, or until compacting costs less than the row-steps wasted on holes. The window slides through the
-room and is moved back at the end, with room for at least `SLACK_TOKENS` more steps. So a join or
-leave never copies the KV of other rows.
+A slab has one array for each part of its codec, of shape (slots, heads, room, width). `room` is the
+capacity in columns; a column is one token position of all rows. All rows end at the same column,
+`stop`, so a step writes one column for all rows in place. The row in slot i begins at column
+`begins[i]`. Attention reads the window from the earliest beginning to `stop`. A row that leaves the
+batch leaves a hole: its slot stays empty until another row takes it or the batch is compacted. The
+window moves right with each step. At the end of the room it is copied to new arrays, with room for
+at least `SLACK_TOKENS` more columns. So most joins and leaves copy no KV of other rows.
 
-If a step verifies drafts, each row accepts a number of columns of its own. `stop` moves on by the
-largest number. The columns that another row did not accept become a gap of that row: masks hide
-it, and copies of the row leave it out. The next move of the window removes all gaps, so that gaps
-take no more room than the slack.
+If a step verifies drafts, each row accepts a different number of columns. `stop` advances by the
+largest of these numbers. In every other row, the columns that it did not accept become a gap: masks
+hide the gap, and copies of the row leave it out. The next copy of the window removes all gaps, so
+they never take more room than the slack.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ SLACK_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class PackedRow:
-    """The columns of a row: those up to its first gap, and the `rest` after it, (columns,)."""
+    """The columns with the tokens of a row. `whole` is the range up to the first gap; `rest`,
+    (columns,), are the columns after it, or None without a gap."""
 
     whole: range
     rest: mx.array | None
 
 
 class SlabShape:
-    """The positions of the rows: shared by the slabs of all layers, kept on the host.
+    """The positions of all rows in the slabs. The slabs of all layers share it; it is host memory.
 
-    `begins[i] == HOLE` marks a slot without a row. `gaps[i]` are the ranges of columns, ascending,
-    that hold nothing valid between the first and the last token of row i; most rows have none, and
-    then no entry. `windowed`: a layer of the model has asked for a sliding window. `offset` and
-    masks are made once per step.
+    `begins[i]` is the first column of the row in slot i; `HOLE` marks a slot without a row.
+    `gaps[i]` are the ranges of columns between the first and the last token of that row that have
+    no valid token, ascending. Rows without gaps have no entry. `windowed`: a layer of the model has
+    requested the mask of a sliding window. `offset` and the masks are made once per step.
     """
 
     HOLE = -1
@@ -83,8 +84,8 @@ class SlabShape:
         return np.flatnonzero(self.valid(0, self.stop)[slot])
 
     def valid(self, first: int, last: int) -> NDArray[np.bool_]:
-        """Return which of the columns from `first` to before `last` belong to each row: up to
-        `stop` those of its tokens, beyond it all. (slots, columns)."""
+        """Return, as (slots, columns), which columns from `first` to before `last` each row may
+        read: up to `stop` the columns of its tokens, and beyond `stop` all columns."""
         begins = [self.stop if begin == self.HOLE else begin for begin in self.begins]
         valid = np.arange(first, last) >= np.array(begins)[:, None]
         for slot, gaps in self.gaps.items():
@@ -93,7 +94,7 @@ class SlabShape:
         return valid
 
     def open_step(self) -> None:
-        """Compute the offsets and masks for the next forward, which writes one column, or several
+        """Compute the offsets and masks for the next forward pass. It writes one column, or several
         for a draft; the slabs must have room for them."""
         begins = [self.stop if b == self.HOLE else b for b in self.begins]
         self.start = min(begins)
@@ -114,14 +115,13 @@ class SlabShape:
         self._mask = columns >= padding[:, None, None, None]
 
     def close_step(self, columns: int = 1) -> None:
-        """Record that the forward pass has written this many valid columns in every row. Columns of
-        rejected drafts come after them: no row attends to these, and the next step overwrites
-        them."""
+        """Record that the forward pass has written this many valid columns in every row. Columns
+        after these are rejected guesses: no row reads them, and the next step overwrites them."""
         self.stop += columns
 
     def close_draft(self, counts: Sequence[int]) -> None:
-        """Record that of the columns that the forward pass has written, the row in slot i keeps
-        the first `counts[i]`."""
+        """Record how much of a draft each row keeps: of the columns that the forward pass has
+        written, the row in slot i keeps the first `counts[i]`."""
         stop = self.stop + max(counts)
         for slot, (begin, count) in enumerate(zip(self.begins, counts, strict=True)):
             if begin != self.HOLE and self.stop + count < stop:
@@ -129,8 +129,8 @@ class SlabShape:
         self.stop = stop
 
     def pack(self) -> list[PackedRow]:
-        """Remove all gaps, and move the beginnings of the rows accordingly. Return the columns to
-        copy for each slot so that the row ends at the old `stop`."""
+        """Forget all gaps, and move the beginnings of the rows accordingly. Return for each slot
+        the columns that the caller must copy without gaps, so that the row still ends at `stop`."""
         rows: list[PackedRow] = []
         for slot, length in enumerate(self.lengths()):
             begin, gaps = self.begins[slot], self.gaps.get(slot)
@@ -153,19 +153,20 @@ class SlabShape:
         self.gaps.pop(slot, None)
 
     def keep(self, slots: Sequence[int]) -> None:
-        """Drop all slots but these, which get the numbers from 0 on in this order."""
+        """Drop all slots except `slots`, and number these from 0 in the given order."""
         self.begins = [self.begins[slot] for slot in slots]
         self.gaps = {new: self.gaps[old] for new, old in enumerate(slots) if old in self.gaps}
 
     def wide_mask(self, count: int, window: int | None) -> mx.array | str:
-        """Return the attention mask for `count` new columns, (slots, 1, count, columns) or without
-        the first two, or mlx-lm's name of a standard mask if that suffices. With a window, all rows
-        must begin at the same column."""
+        """Return the attention mask for `count` new columns. It is (slots, 1, count, columns), or
+        (count, columns) if all rows have the same mask. If a standard mask is enough, it is
+        mlx-lm's name of that mask. `window` is the model's sliding window; with one, all rows must
+        begin at the same column."""
         past = self.stop - self.start
         if window is not None:
             self.windowed = True
             if self._mask is not None:
-                raise ValueError("several columns in a window require rows of equal length")
+                raise ValueError("a draft in a sliding window requires rows of equal length")
             return causal_mask(count, past, window)
         if self._mask is None:
             return "causal"
@@ -187,7 +188,7 @@ class SlabShape:
             return self._mask
         self.windowed = True
         if self.gaps:
-            raise ValueError("a window requires rows without gaps")
+            raise ValueError("a sliding window requires rows without gaps")
         if window not in self._masks:
             recent = (mx.arange(seen) >= seen - window)[None, None, None]
             self._masks[window] = recent if self._mask is None else self._mask & recent
@@ -229,7 +230,7 @@ class SlabKV(LayerKV):
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
-        """Return attention's mask for `N` new columns (`SlabShape.mask` or `wide_mask`)."""
+        """Return the attention mask for `N` new columns (`SlabShape.mask` or `wide_mask`)."""
         if N == 1:
             return self.shape.mask(window_size)
         mask = self.shape.wide_mask(N, window_size)
@@ -263,7 +264,7 @@ class SlabKV(LayerKV):
         return tuple(mx.contiguous(part[slot : slot + 1, :, past]) for part in self.parts)
 
     def move(self, slots: Sequence[int] | None, source: slice, target: slice) -> None:
-        """Copy the KV into new arrays of the shape's present size, from the columns `source` to the
+        """Copy the KV into new arrays of the size in `shape`, from the columns `source` to the
         columns `target`. `slots` are the slots to keep, in their new order (None: all)."""
         self.parts = tuple(self._moved(part, slots, source, target) for part in self.parts)
 
@@ -297,7 +298,7 @@ class SlabKV(LayerKV):
         for at, (slot, row) in enumerate(zip(slots, rows, strict=True)):
             whole, rest = row.whole, row.rest
             if not whole:
-                continue  # a hole, or the slot of a row that is about to join
+                continue  # this slot is a hole, or a row is about to join it
             own = old[slot : slot + 1]
             middle = end
             if rest is not None:

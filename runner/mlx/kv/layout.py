@@ -1,6 +1,7 @@
 # pyright: reportUnknownMemberType=false
 # (mlx_lm is partially typed)
-"""Talks to MLX: how a model keeps the KV of its layers, and a row's empty caches."""
+"""Talks to MLX: in which form the KV of each layer of a model is stored, and empty caches for a new
+row."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ from runner.mlx.kv.window import SinkWindow, WindowKV
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The KV layout of a model. `codecs[i]` stores the ordinary (growing) KV of layer i; None: the
-    layer keeps something else. The layers in `windowed` keep only a `window` of the tokens.
-    `least_window`: the fewest tokens that a layer with a window keeps; None: no layer has one."""
+    layer does not keep the KV of all tokens (for example a recurrent state). The layers in
+    `windowed` keep only the tokens of shoal's `window`. `least_window`: the smallest window of the
+    model's own windowed layers, in tokens; None: no layer has one."""
 
     codecs: tuple[Codec | None, ...]
     vocabulary: int
@@ -41,16 +43,17 @@ class Shape:
         return sum(codec not in (None, FULL_WIDTH) for codec in self.codecs)
 
     def words(self, kind: KvKind) -> str:
-        """Return how the layers hold their KV, which was asked for as `kind`: "full", "8bit", or
-        "8bit in 4 of 24 layers"."""
+        """Return how the layers store their KV, as text: "full", "8bit" or "8bit in 4 of 24
+        layers". `kind` is the format that was requested; some layers may not support it."""
         layers, narrowed = len(self.codecs), self.narrowed + len(self.windowed)
         if not narrowed:
             return "full"
         return kind if narrowed == layers else f"{kind} in {narrowed} of {layers} layers"
 
     def readers(self, *, packed: bool) -> list[Codec]:
-        """Return the codec with which attention reads each layer of a batch. All layers have
-        ordinary KV. `packed`: attention reads the stored KV without decoding it."""
+        """Return for each layer of a batch the codec with which attention reads its KV. Requires
+        that all layers have ordinary KV. `packed`: attention reads the stored KV without decoding
+        it."""
         held = [codec for codec in self.codecs if codec is not None]
         return [codec.packed() if packed else codec for codec in held]
 

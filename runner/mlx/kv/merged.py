@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `filter` and its kin untyped)
-"""Talks to MLX: layers of the decode batch whose KV is in one of mlx-lm's caches, and which cannot
-take back tokens."""
+"""Talks to MLX: layers of the decode batch that use mlx-lm's own caches (rotating windows,
+recurrent states). Such layers cannot remove the tokens of a rejected draft."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from runner.mlx.kv.kv_slab import SlabShape
 
 
 class MergedKV:
-    """One layer of the batch whose KV is in one of mlx-lm's batch caches.
+    """A layer of the decode batch that uses one of mlx-lm's batch caches.
 
-    A batch of one row keeps the row's own cache, which is faster and exact.
+    A batch of one row uses the row's own cache instead, which is faster and gives exactly the
+    result of a row alone.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class MergedKV:
         self._alone = False
 
     def put(self, own: Any) -> None:
-        """Append one row's cache of this layer as the last slot."""
+        """Add a row's cache of this layer, as the last slot."""
         if self.cache is None:
             self.cache, self._alone = own, True
             return
@@ -44,9 +45,9 @@ class MergedKV:
             self.cache.filter(mx.array(list(slots)))
 
     def saved(self) -> Any:
-        """Return a copy of the only row's cache, which later forwards leave as it is. Its arrays
-        share their memory with the cache. If other rows have left the batch, the row gets a cache
-        of its own again, because batch caches may take no several columns."""
+        """Return a copy of the only row's cache. The copy shares memory with the cache, but later
+        forward passes do not change it. If other rows were in the batch before, the row first gets
+        its own cache again, because batch caches may not accept several columns at once."""
         if not self._alone:
             self.cache, self._alone = self.cache.extract(0), True
         return copy.deepcopy(self.cache)
@@ -60,11 +61,11 @@ class MergedKV:
 
 
 class Replay:
-    """The tokens that a row must compute again, because the model did not accept its draft as a
-    whole; and the state before the draft.
+    """Restores layers that cannot be cut, after the model did not accept a whole draft. It keeps
+    the state before the draft, and the accepted tokens that must be computed again.
 
-    The row is alone in its batch. `layers` are the layers that cannot be cut, and `shape` the
-    positions of all other layers. Without such layers (`trims`), there is nothing to compute again.
+    The row is alone in its batch. `layers` are the layers that cannot be cut; `shape` has the
+    positions of all other layers. If all layers can be cut (`trims`), no token is computed again.
     """
 
     def __init__(self, layers: Sequence[MergedKV], shape: SlabShape) -> None:
@@ -74,11 +75,12 @@ class Replay:
         self._lacking: mx.array | None = None
         self._states: list[Any] = []
         self._inputs: mx.array | None = None
-        """All tokens of the step before which `_states` were saved, (1, columns)."""
+        """The input tokens of the step before which `_states` were saved, (1, columns)."""
 
     @property
     def lag(self) -> int:
-        """Return the number of tokens before the row's next input that the layers do not hold."""
+        """Return the number of the row's tokens that must be computed again, before its next
+        input."""
         return 0 if self._lacking is None else self._lacking.shape[1]
 
     @property
@@ -87,22 +89,24 @@ class Replay:
         return sum(state.nbytes for state in self._states)
 
     def before(self, tokens: mx.array) -> mx.array:
-        """Return the tokens that a plain step computes, (slots, lag + 1), of which `tokens`,
-        (slots,), are the last."""
+        """Return the input tokens of a step without drafts, (slots, lag + 1). `tokens`, (slots,),
+        are the rows' next inputs, which come last."""
         own = tokens[:, None]
         return own if self._lacking is None else mx.concatenate([self._lacking, own], axis=1)
 
     def save(self, inputs: mx.array) -> None:
-        """Save the state before a step with a draft that computes `inputs`, (slots, columns)."""
+        """Save the state of the layers before a step that verifies a draft. `inputs`, (slots,
+        columns), are the tokens that the step computes."""
         if self._layers:
             if inputs.shape[0] > 1:
-                raise ValueError("drafts of several rows need layers that take back tokens")
+                raise ValueError("drafts of several rows require layers that can be cut")
             self._states = [layer.saved() for layer in self._layers]
             self._inputs = inputs
 
     def close(self, count: int) -> int:
-        """Record that `count` tokens beyond the lag are the row's, in the step before which the
-        state was saved. Return the number of columns that stay valid: all, or none."""
+        """Record that, of the step before which the state was saved, the row keeps the first
+        `count` tokens beyond the lag. If these are not all, restore the state. Return the number of
+        columns that stay valid: all or none."""
         assert self._inputs is not None, "save"
         inputs, columns = self._inputs, self.lag + count
         self._lacking = None
@@ -113,9 +117,10 @@ class Replay:
         return 0
 
     def until(self, back: int) -> mx.array | None:
-        """Return the tokens, (1, columns), to compute so that the row lacks its last `back` ones;
-        None if there are none. If it has some of these, its last draft is taken back. The saved
-        state is dropped. Raises ValueError if the layers cannot take back so many."""
+        """Return the tokens, (1, columns), that must be computed so that the layers hold all tokens
+        of the row except the last `back`; None if there are none. If the layers hold too many
+        tokens, the step with the last draft is undone first. The saved state is dropped. Raises
+        ValueError if even then the layers hold too many."""
         if back and self._inputs is not None:  # then nothing is lacking
             self._lacking = self._inputs
             self._shape.stop -= self.lag
@@ -128,7 +133,7 @@ class Replay:
         return self._lacking[:, : self.lag - back]
 
     def advance(self, columns: int) -> None:
-        """Record that a forward has computed so many tokens that were lacking."""
+        """Record that a forward pass has computed the first `columns` tokens of the lag."""
         assert self._lacking is not None
         self._shape.close_step(columns)
         self._lacking = self._lacking[:, columns:] if columns < self.lag else None
@@ -138,7 +143,7 @@ class Replay:
         self._states, self._inputs = [], None
 
     def clear(self) -> None:
-        """Drop the saved state, and the tokens that are lacking."""
+        """Drop the saved state, and the tokens that must be computed again."""
         self.forget()
         self._lacking = None
 

@@ -1,9 +1,9 @@
-"""Talks to MLX: chunks of several rows computed as one padded batch.
+"""Talks to MLX: computes the prompt chunks of several rows as one padded batch.
 
-The depth of a row is the number of its tokens computed so far. Depths may differ: each row's stored
-KV is padded to the greatest depth, the chunks are padded on the right, and one mask says what each
-token may see. Afterwards every row's own chunk is appended to its own `RowKV`, so nothing is rolled
-and no padding is kept.
+The depth of a row is the number of its tokens computed so far. Rows may have different depths. For
+the forward pass, the stored KV of each row is padded to the greatest depth, and the chunks are
+padded on the right. A mask says to which tokens each token attends. Each row's part of the new KV
+is then appended to the row's own `RowKV`, without padding.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from runner.mlx.kv.row_kv import RowKV
 
 
 class GroupShape:
-    """The shape of one forward over chunks of several rows, shared by all layers: depths, lengths,
-    offsets, masks."""
+    """The depths of the rows (`starts`), the lengths of their chunks, and the offsets and masks of
+    a forward pass over these chunks. All layers share it."""
 
     def __init__(self, starts: Sequence[int], lengths: Sequence[int]) -> None:
         self.starts = tuple(starts)
@@ -29,8 +29,8 @@ class GroupShape:
         self._masks: dict[tuple[int, int | None], mx.array] = {}
 
     def mask(self, count: int, window: int | None) -> mx.array:
-        """Return the mask (rows, 1, count, deepest + count): to which positions each token of a
-        chunk attends."""
+        """Return the mask (rows, 1, count, deepest + count), which says to which positions each
+        token of a chunk attends. `window` is the model's sliding window; None: there is none."""
         key = (count, window)
         if key not in self._masks:
             self._masks[key] = self._make_mask(count, window)
@@ -66,9 +66,9 @@ class GroupKV:
         return self._shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append to each row its own part of the chunk, (rows, heads, count, width). Return the
-        keys and values of the padded earlier tokens and the chunk, (rows, heads, deepest + count,
-        width)."""
+        """Append the keys and values of each row's chunk to that row; the arguments are (rows,
+        heads, count, width). Return the keys and values of the earlier tokens (padded) and of the
+        chunks, (rows, heads, deepest + count, width)."""
         codec = self._rows[0].codec
         parts = codec.encode(keys, values)
         all_keys, all_values = codec.fetch(parts)
@@ -104,11 +104,11 @@ class GroupKV:
         return self._shape.mask(N, window_size)
 
     def size(self) -> int:
-        """Return the greatest number of tokens that a row has in the cache."""
+        """Return the greatest number of earlier tokens of a row."""
         return self._shape.deepest
 
     def empty(self) -> bool:
-        """Return whether no row has tokens in the cache yet."""
+        """Return whether no row has earlier tokens."""
         return self._shape.deepest == 0
 
     @property

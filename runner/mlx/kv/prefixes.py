@@ -3,8 +3,8 @@
 # (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX: stores the KV of kept prefixes, by entry id.
 
-Entries are copies, evaluated when made, so an entry's size is exact and evicting it frees that
-much. Other code decides which entries to keep.
+An entry is a copy of a row's KV that is evaluated when it is made. So its size is exact, and
+evicting it frees that much memory. The scheduler decides which entries to keep.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class StoredPrefix:
 
 
 class PrefixStore:
-    """The kept prefixes by entry id. `keep` takes copies that were made for the store and owns
-    them; `start` returns new copies. Entries may also be written to `files`, and read back."""
+    """The kept prefixes by entry id. `keep` becomes the owner of the copies that it gets, and
+    `start` returns new caches for a row. Entries may also be written to `files` on disk, and read
+    from there."""
 
     def __init__(self) -> None:
         self.files: RunFiles | None = None
@@ -50,11 +51,12 @@ class PrefixStore:
         return sum(prefix.nbytes for prefix in self._entries.values())
 
     def keep(self, entry: EntryId, caches: Sequence[Any], length: int) -> None:
-        """Keep `caches`, one per layer, of `length` tokens; the store owns them from now on."""
+        """Store `caches`, one per layer, with the KV of `length` tokens, as this entry. The caller
+        must not use them any more."""
         self._entries[entry] = StoredPrefix(tuple(caches), length)
 
     def evict(self, entry: EntryId) -> None:
-        """Evict an entry. An unknown id is ignored: its insert may have failed."""
+        """Evict an entry. An unknown id is ignored, because storing that entry may have failed."""
         self._entries.pop(entry, None)
         if self.files is not None:
             self._saves = [held for held in self._saves if held[1].entry != entry]
@@ -80,27 +82,28 @@ class PrefixStore:
         return started
 
     def save(self, step: int, saves: Sequence[PrefixSave]) -> list[mx.array]:
-        """Note the entries that `step` keeps and that are to be written to disk. Return arrays to
+        """Note which of the entries that `step` keeps must be written to disk. Return the arrays to
         evaluate with the step."""
         arrays: list[mx.array] = []
         for save in saves:
             prefix = self._entries.get(save.entry)
-            if prefix is not None:  # else its row failed
+            if prefix is not None:  # without an entry, its row failed
                 raw = RawPrefix.of(prefix.caches)
                 self._saves.append((step, save, raw))
                 arrays += raw.arrays
         return arrays
 
     def hand_over(self, step: int) -> None:
-        """Pass the entries of the steps before `step`, which are computed, to the thread that
-        writes them."""
+        """Pass the noted entries of the steps before `step` to the thread that writes them. These
+        steps must be computed."""
         while self.files is not None and self._saves and self._saves[0][0] < step:
             _, save, raw = self._saves.pop(0)
             self.files.write(save.entry, save.run, raw.stored())
 
     def restore(self, restored: PrefixRestore, empty: Sequence[Any]) -> None:
-        """Keep the beginning of a run that was read from disk as an entry. `empty` are a row's
-        caches without tokens. If the run does not fit them, nothing is kept: rows compute it."""
+        """Store the beginning of a run of KV that was read from disk as an entry. `empty` are
+        caches of a row without tokens. If the run does not fit these caches, no entry is stored,
+        and rows compute its tokens instead."""
         stored = None if self.files is None else self.files.take(restored.name)
         caches = None if stored is None else filled(empty, stored, restored.length)
         if caches is not None:

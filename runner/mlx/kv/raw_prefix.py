@@ -1,9 +1,10 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval` untyped)
-"""Talks to MLX: turns a kept prefix into the bytes of a file, and back.
+"""Talks to MLX: turns a kept prefix into bytes for a file, and such bytes into caches.
 
-Called in the engine's thread. Other threads read the bytes of evaluated arrays without a copy:
-the arrays of a kept prefix are never written to, and the bytes keep their array alive.
+All calls come from the engine's thread. Another thread can then read the bytes of evaluated arrays
+without a copy, because nobody writes to the arrays of a kept prefix, and the bytes keep their array
+alive.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class RawPrefix:
-    """The arrays of a prefix, layer by layer, as bytes: (1, heads, tokens, bytes of a head). They
-    may not be evaluated yet. `types` has the type of each."""
+    """The arrays of a kept prefix, layer by layer, viewed as bytes: (1, heads, tokens, bytes of a
+    head). They may not be evaluated yet. `types` has the original type of each, as in `TYPES`."""
 
     arrays: tuple[mx.array, ...]
     types: tuple[str, ...]
 
     @classmethod
     def of(cls, caches: Sequence[RowKV]) -> RawPrefix:
-        """Return the arrays of these caches, which have no spare room."""
+        """Return the arrays of these caches. The caches must have no unused room."""
         parts = [part for cache in caches for part in cache.past()]
         types = tuple(NAMES[part.dtype] for part in parts)
         return cls(tuple(part.view(mx.uint8) for part in parts), types)
 
     def stored(self) -> list[StoredPart]:
-        """Return the arrays for a file; waits until they are computed."""
+        """Wait until the arrays are computed, and return them for a file."""
         mx.eval(self.arrays)
         parts: list[StoredPart] = []
         for array, name in zip(self.arrays, self.types, strict=True):
@@ -55,8 +56,8 @@ class RawPrefix:
 
 
 def filled(empty: Sequence[Any], stored: Sequence[StoredPart], length: int) -> list[RowKV] | None:
-    """Return caches like `empty` that hold the first `length` tokens of the stored arrays; None if
-    the number or the kind of the layers differs."""
+    """Return caches like `empty` with the KV of the first `length` tokens of the stored arrays.
+    Return None if the stored arrays belong to other layers than those of `empty`."""
     caches: list[RowKV] = []
     left = list(stored)
     for cache in empty:
@@ -69,7 +70,7 @@ def filled(empty: Sequence[Any], stored: Sequence[StoredPart], length: int) -> l
 
 
 def _array(part: StoredPart, length: int) -> mx.array:
-    """Return the columns of the first `length` tokens, as a copy."""
+    """Return a copy of the part's first `length` tokens, as an array."""
     rows, heads, tokens, width = part.shape
     dtype = TYPES[part.dtype]
     columns = np.frombuffer(part.content, np.uint8).reshape(rows, heads, tokens, width * dtype.size)

@@ -1,8 +1,8 @@
 """Talks to MLX: the KV of one row before it joins the decode batch.
 
-A `RowKV` has the KV of one layer of one row. It is the model's cache while a prompt is computed
-alone. If rows are computed as a group, `runner.mlx.kv.padded_batch` appends each row's tokens to
-its `RowKV`. Only positions 0..offset are valid and read.
+A `RowKV` has the KV of one layer of one row. If a prompt is computed alone, the model uses it as
+its cache. If several prompts are computed as a padded batch, `runner.mlx.kv.padded_batch` appends
+the KV of each row to its `RowKV`. Only the first `offset` positions are valid and read.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class RowKV(LayerKV):
 
 
 def causal_mask(count: int, offset: int, window: int | None) -> mx.array:
-    """Return the mask (count, offset + count): which positions each of `count` new tokens may
-    attend to."""
+    """Return the mask (count, offset + count), which says to which positions each of `count` new
+    tokens attends."""
     those = mx.arange(offset + count)[None]
     these = mx.arange(offset, offset + count)[:, None]
     mask = these >= those

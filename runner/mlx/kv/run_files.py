@@ -1,8 +1,9 @@
-"""Talks to the disk: the files of the prefixes of one model, read and written by own threads.
+"""Talks to the disk: reads and writes the files with one model's kept prefixes, in threads of its
+own.
 
-The engine's thread passes arrays that are computed, as bytes; no thread here calls MLX. Writing has
-the lowest priority and reading a normal one, so each has a thread, which starts with its first
-work. Nothing here raises: an error becomes a report, and is logged once.
+The engine's thread passes computed arrays as bytes, so no thread here calls MLX. Writing has the
+lowest priority and reading a normal one, so each has its own thread, which starts with its first
+task. No error is raised: an error becomes a report to the scheduler, and is logged once.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from runner.engine import EntryId
 MOST_QUEUED = 8
 NICENESS = 19
 CLOSE_S = 0.5
-"""How long a runner that ends waits for the file that is being written."""
+"""How long a runner that ends waits for files that are not written yet."""
 
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A prefix that is to be written."""
+    """A kept prefix that must be written. `wanted` False: stop writing it."""
 
     entry: EntryId
     run: DiskRun
@@ -56,8 +57,9 @@ class _Job:
 
 
 class RunFiles:
-    """The `PrefixDisk` of one model. `keys` maps the empty name and the names of the adapters to
-    the keys of their folders: what the KV depends on apart from the tokens."""
+    """The `PrefixDisk` of one model: the files with its kept prefixes (runs of KV). `keys` maps
+    each adapter's name (empty: no adapter) to a key for all on which KV depends except the tokens.
+    Each key has its own folder."""
 
     def __init__(self, limits: KvLimits, model: str, keys: Mapping[str, KvKey]) -> None:
         self.least_tokens = limits.least_tokens
@@ -75,7 +77,8 @@ class RunFiles:
         self._reports: deque[DiskReport] = deque()
         self._parts: dict[str, Sequence[StoredPart]] = {}
         self._runs: dict[str, tuple[str, Path]] = {}
-        """The adapter and the file of all runs that were reported, by name of the run."""
+        """The adapter and the file of each run that was reported to the scheduler, by the run's
+        name."""
         self._threads: dict[str, threading.Thread] = {}
         self._reported: set[str] = set()
         self._closing = False
@@ -92,7 +95,7 @@ class RunFiles:
             self._start("kv-read", self._read_on)
 
     def reports(self) -> list[DiskReport]:
-        """Return the new reports, in order."""
+        """Return the reports since the last call, oldest first."""
         reports: list[DiskReport] = []
         while self._reports:
             reports.append(self._reports.popleft())
@@ -101,7 +104,8 @@ class RunFiles:
     # --- the engine's side -------------------------------------------------------------
 
     def write(self, entry: EntryId, run: DiskRun, parts: Sequence[StoredPart]) -> None:
-        """Write a run later. If too many wait, the oldest is given up."""
+        """Queue a run to be written. If too many runs wait, the oldest is dropped and reported as
+        unsaved."""
         with self._lock:
             self._jobs.append(_Job(entry, run, parts))
             late = self._jobs.popleft() if len(self._jobs) > MOST_QUEUED else None
@@ -111,7 +115,8 @@ class RunFiles:
         self._start("kv-write", self._write_on)
 
     def give_up(self, entry: EntryId) -> None:
-        """Do not write the run of this entry, whose memory is needed; its arrays are freed soon."""
+        """Do not write the run of this entry, because its memory is needed. Its arrays are freed
+        soon."""
         with self._lock:
             given_up = [job for job in self._jobs if job.entry == entry]
             for job in given_up:
@@ -122,13 +127,13 @@ class RunFiles:
             self._report(DiskReport("unsaved", job.run))
 
     def take(self, name: str) -> Sequence[StoredPart] | None:
-        """Return the arrays of a run that was read, and forget them; None if there are none."""
+        """Return the arrays of a run that was read, and forget them. Return None if that run was
+        not read."""
         with self._lock:
             return self._parts.pop(name, None)
 
     def close(self) -> None:
-        """Finish the file that is being written if that does not take long, then end the
-        threads."""
+        """Wait at most `CLOSE_S` for files that are not written yet, then end the threads."""
         with self._lock:
             is_writing = bool(self._jobs) or self._writing is not None
         self._closing = True
@@ -172,7 +177,7 @@ class RunFiles:
                     self._writing = None
 
     def _outcome(self, job: _Job) -> DiskReport:
-        """Write a run; return the report."""
+        """Write a run, and return the report about it."""
         run, key = job.run, self.keys.get(job.run.adapter)
         size = sum(len(part.content) for part in job.parts)
         if key is None or size > self._limits.most_bytes:
@@ -206,7 +211,7 @@ class RunFiles:
                     self._delete(order.name)
 
     def _look(self) -> None:
-        """Report the runs on the disk that are not known yet. Delete damaged files."""
+        """Report the runs on disk that were not reported yet. Delete damaged files."""
         for adapter, key in self.keys.items():
             try:
                 paths = [Path(entry.path) for entry in os.scandir(self._folder / key.folder)]
@@ -233,8 +238,8 @@ class RunFiles:
         self._report(DiskReport("read", run, time.monotonic() - began))
 
     def _opened(self, path: Path, name: str, key: KvKey, *, with_parts: bool) -> DiskRun | None:
-        """Return a run whose file is valid, and keep its arrays if they are wanted. A damaged file
-        is deleted; None then, or if there is no file."""
+        """Return the run in a file. With `with_parts`, also keep its arrays for `take`. Return None
+        if the file is missing, unreadable or damaged; a damaged file is deleted."""
         try:
             with path.open("rb") as file:
                 header = read_header(file, name, key.how)
@@ -263,7 +268,7 @@ class RunFiles:
                 path.unlink()
 
     def _say_once(self, kind: str, text: str) -> None:
-        """Log a fault, unless the last of its kind is still present."""
+        """Log a fault, unless a fault of this kind was logged and has not ended since."""
         if kind not in self._reported:
             self._reported.add(kind)
             self.say(text)

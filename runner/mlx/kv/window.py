@@ -1,12 +1,14 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `put_along_axis` partly untyped)
-"""Talks to MLX: KV that keeps a row's first tokens (sinks) and its last ones (a window).
+"""Talks to MLX: KV that keeps only a row's first tokens (attention sinks) and its last tokens (a
+window).
 
-The token at position p sees position q if q is one of the first `sinks`, or p - q < `tokens`; chunk
-sizes do not matter. Positions are those of the text, because keys are stored after their rotary
-embedding. The token at position p is stored in place p. When all places are taken, it replaces the
-oldest token that is no sink, because attention does not depend on order. So each row of a batch has
-its own next place, and nothing moves when rows join and leave.
+The token at position p attends to every earlier position that is one of the first `sinks`, and to
+the last `tokens` positions up to p, whatever the chunk sizes. Positions count from the start of the
+row, because keys are stored after rotary embedding. A place is an index in the stored arrays. A
+token is stored in the place of its position. When all places are taken, it replaces the oldest
+token that is not a sink; attention does not depend on the order of places. So the rows of a batch
+write to different places, and nothing moves when rows join or leave.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ GROWTH_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class SinkWindow:
-    """The kept tokens of a row: the first `sinks` and the last `tokens`."""
+    """Which tokens of a row are kept: the first `sinks` and the last `tokens` tokens."""
 
     sinks: int
     tokens: int
@@ -41,8 +43,8 @@ class SinkWindow:
         return self.sinks + (position - self.sinks) % self.tokens
 
     def position_in(self, place: mx.array, length: int | mx.array) -> mx.array:
-        """Return the position of the token in each place, for a row of `length` tokens (an array:
-        one length per row). For an empty place, the result is at least `length`."""
+        """Return the position of the token in each place, for a row of `length` tokens. `length`
+        may be an array with one length per row. For an empty place, return `length` or more."""
         last = length - 1
         behind = (last - place) % self.tokens
         return mx.where((place < self.sinks) | (place > last), place, last - behind)
@@ -50,8 +52,8 @@ class SinkWindow:
     def sees(
         self, these: mx.array, those: mx.array, length: int | mx.array, narrower: int | None
     ) -> mx.array:
-        """Return whether each position of `these` attends to each position of `those`, in a row of
-        `length` tokens. `narrower` is the model's own sliding window; None if it has none."""
+        """Return whether each position in `these` attends to each position in `those`, in a row of
+        `length` tokens. `narrower` is the model's own sliding window, or None if it has none."""
         seen = (those < length) & (those <= these)
         seen = seen & ((those < self.sinks) | (these - those < self.tokens))
         return seen if narrower is None else seen & (these - those < narrower)
@@ -113,7 +115,7 @@ class WindowKV(LayerKV):
         return min(self.offset, self.window.places)
 
     def _write(self, new: Parts) -> None:
-        """Write one token into the place of its position. The token that was there is lost."""
+        """Write one token into the place of its position, over the token that was there."""
         place = self.window.place_of(self.offset)
         if not self.parts or place >= self.parts[0].shape[2]:
             room = min(place + GROWTH_TOKENS, self.window.places)
@@ -124,8 +126,8 @@ class WindowKV(LayerKV):
         self.offset += 1
 
     def _remaining(self, seen: Parts, count: int) -> Parts:
-        """Return the keys and values that a row keeps after `count` further tokens, each in its
-        place. `seen` has the keys and values of the tokens kept so far, then those of the further
+        """Return the keys and values that a row keeps after `count` new tokens, each in its place.
+        `seen` has the keys and values of the tokens kept so far, followed by those of the new
         tokens."""
         stop = self.offset + count
         if stop <= self.window.places:
@@ -158,8 +160,8 @@ class WindowBatchKV(LayerKV):
         return first if self.lengths.count(first) == len(self.lengths) else mx.array(self.lengths)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append one token per row, (rows, heads, 1, width). Return the keys and values in all
-        places to which one of the rows may attend."""
+        """Append the keys and values of one token per row, (rows, heads, 1, width). Return the keys
+        and values in all places that any row uses."""
         places = [self.window.place_of(length) for length in self.lengths]
         if max(places) >= self.parts[0].shape[2]:
             room = min(max(places) + GROWTH_TOKENS, self.window.places)
@@ -181,8 +183,8 @@ class WindowBatchKV(LayerKV):
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | None:
-        """Return the mask (rows, 1, 1, places) for one more token per row; None if every row
-        attends to all places."""
+        """Return the attention mask (rows, 1, 1, places) for the next token of each row; None if
+        every row attends to all places."""
         stops = [length + N for length in self.lengths]
         seen = min(max(stops), self.window.places)
         if window_size is None and min(stops) >= seen:
