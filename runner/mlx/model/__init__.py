@@ -1,3 +1,3 @@
-"""A model as the engine runs it: how it is loaded, what it can do, its compiled forward, and its
-CPU cores.
+"""A model as the engine runs it: loading, trials of what it can do, its compiled forward pass, and
+the CPU cores that it may use.
 """

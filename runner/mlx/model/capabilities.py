@@ -3,10 +3,10 @@
 # (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX: finds out what a loaded model can do by running it.
 
-The bytes per token are measured on a real cache after a real forward, not read from the
-configuration. To find out whether rows of different length can share a batch, two rows are computed
-together and alone, and the results are compared. Similar comparisons show whether the model's
-attention can read reduced-precision KV directly, and whether the model supports a window.
+The KV bytes per token are measured after a real forward pass, not computed from the model's
+configuration. To find out whether rows of different lengths can share a batch, two rows are
+computed both together and alone, and the logits are compared. Similar comparisons show whether the
+model's attention can read reduced-precision KV directly, and whether the model supports a window.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ NO_ROWS_APART = (
 
 
 def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None) -> Shape:
-    """Run a few tokens and return the model's KV layout; its ordinary KV is stored as `kind` if
-    possible. A row has at most `context_tokens` (default: unlimited)."""
+    """Compute a few tokens, and return the model's KV layout. Layers with ordinary (growing) KV
+    store it as `kind` if the model supports that. A row has at most `context_tokens` (default:
+    unlimited)."""
     shape = _measured(model, kind)
     tokens = window_of(kind)
     if not tokens or not _sees_a_window(model, shape):
@@ -66,14 +67,16 @@ def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None
 
 
 def _windowed(shape: Shape, window: SinkWindow) -> Shape:
-    """Return the shape with a window in each layer of ordinary KV. Byte counts stay unchanged."""
+    """Return the layout with a window in each layer that has ordinary KV. The byte counts are not
+    adjusted."""
     ordinary = frozenset(at for at, codec in enumerate(shape.codecs) if codec is not None)
     return replace(shape, codecs=(None,) * len(shape.codecs), window=window, windowed=ordinary)
 
 
 def _sees_a_window(model: Any, shape: Shape) -> bool:
-    """Return whether chunks and single tokens have the same logits with a window as with all KV
-    under the same mask. In some models attention depends on the order of the KV."""
+    """Return whether the model gives the same logits with a window as with all KV and a mask that
+    hides the tokens outside the window. In some models it does not, because attention depends on
+    the order of the KV. Compares chunks of several tokens and of one."""
     window = SinkWindow(2, 6)
     narrow = _windowed(shape, window)
     if not narrow.windowed:
@@ -98,8 +101,8 @@ def _sees_a_window(model: Any, shape: Shape) -> bool:
 
 
 class _Masked(RowKV):
-    """The reference cache in the test of whether a model supports a sliding window. It stores all
-    tokens; a mask limits attention to the tokens that the window would keep."""
+    """The reference cache in the trial of whether a model supports a window. It stores all tokens,
+    and a mask limits attention to the tokens that the window would keep."""
 
     def __init__(self, window: SinkWindow) -> None:
         super().__init__()
@@ -147,7 +150,8 @@ def _leaves(caches: Sequence[Any]) -> list[Any]:
 
 
 def _cost(cache: Any) -> tuple[bool, int]:
-    """Return (True, bytes per token) for a cache that grows, (False, bytes per row) else."""
+    """Return (True, bytes per token) for a cache that grows with the row's tokens, otherwise
+    (False, bytes per row)."""
     if isinstance(cache, RowKV):
         return True, cache.nbytes // cache.offset
     window = _window_of(cache)
@@ -159,16 +163,22 @@ def _cost(cache: Any) -> tuple[bool, int]:
 
 
 def _window_of(cache: Any) -> int | None:
-    """Return how many tokens a cache of mlx-lm keeps at most; None: all, or it keeps a state."""
+    """Return how many tokens a cache of mlx-lm keeps at most. None: the cache keeps all tokens, or
+    a state instead of tokens."""
     window = getattr(cache, "max_size", None) or getattr(cache, "chunk_size", None)
     return int(window) if window else None
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The features that a model showed in trials. `slabs`: a row may leave a hole in the batch.
-    `packs`: attention can read reduced-precision KV of a batch without decoding it. `verifies`:
-    several columns can be computed at once, and the last of them taken back."""
+    """The features that a model showed in trials.
+
+    `batches_ragged`: rows of different lengths can decode in one batch. `groups`: prompt chunks of
+    several rows can be one padded batch. `narrows`: the needed positions can be selected before
+    they are projected onto the vocabulary. `slabs`: all layers have slabs, so a row may leave a
+    hole in the batch. `packs`: attention can read reduced-precision KV without decoding it.
+    `verifies`: drafts can be verified, and rejected guesses removed.
+    """
 
     batches_ragged: bool
     groups: bool
@@ -179,9 +189,9 @@ class Capabilities:
 
 
 def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
-    """Return the model's capabilities. Computes two rows of different length, each alone and both
-    together, and compares their logits. KV is in full precision, because rounding would differ
-    between the two ways of computing."""
+    """Find out the model's capabilities. Computes two rows of different lengths, each alone and
+    both together, and compares their logits. The KV is in full precision, because reduced precision
+    could round it differently in the two computations."""
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
     wide = in_full_width(shape)
     alone = [_alone(model, wide, row) for row in rows]
@@ -203,15 +213,15 @@ def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
 
 
 def in_full_width(shape: Shape) -> Shape:
-    """Return a shape with all ordinary KV in full precision. Its byte counts are not adjusted, so
-    do not use them."""
+    """Return a layout with all ordinary KV in full precision. Do not use its byte counts: they are
+    still those of `shape`."""
     return replace(shape, codecs=tuple(codec and FULL_WIDTH for codec in shape.codecs))
 
 
 def _packs(model: Any, shape: Shape, rows: Sequence[list[int]]) -> bool:
-    """Return whether attention that reads stored KV directly matches attention over decoded KV. The
-    tolerance is wide, because a stored value that is rounded the other way differs by more than
-    arithmetic rounding."""
+    """Return whether attention that reads stored (quantised) KV directly gives the same logits as
+    attention over decoded KV. The tolerance is wide, because a stored value that is rounded to the
+    neighbouring code makes a larger difference than usual rounding."""
     wanted = _together(model, shape, rows)
     return _agree(lambda: _together(model, shape, rows, packed=True), wanted, CODED_TOLERANCE)
 
@@ -229,7 +239,7 @@ def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
     rows = [_probe(5, shape.vocabulary, 3 + 2 * at) for at in range(len(names))]
 
     def last(some: Sequence[int]) -> mx.array:
-        """Return the last logits of the rows at these indices, computed as one batch."""
+        """Compute the rows at the indices `some` as one batch, and return their last logits."""
         with adapters.applied([names[at] for at in some]):
             caches = new_caches(model, shape, 0)
             out = model(mx.array([rows[at] for at in some]), cache=caches)[:, -1]
@@ -241,14 +251,14 @@ def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
 
 
 def trace_agrees(model: Any, shape: Shape, *, packed: bool = False) -> bool:
-    """Return whether a traced decode gives the same results as a plain one. `packed`: attention
-    reads the stored KV without decoding it."""
+    """Return whether a decode step with a compiled trace gives the same logits as a plain step.
+    `packed`: attention reads the stored KV without decoding it."""
     if not shape.trims:
         return False
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
     alone = [_alone(model, shape, row)[1] for row in rows]
     if alone[0].dtype != mx.float32 and not mx.metal.is_available():
-        return False  # Sixteen bits on a CPU are bound by arithmetic, not by dispatching it.
+        return False  # On a CPU, a trace saves nothing here: 16-bit arithmetic takes all the time.
     tolerance = CODED_TOLERANCE if shape.narrowed else None
 
     def traced(some: int) -> Callable[[], list[mx.array]]:
@@ -296,8 +306,9 @@ def _together(
 
 
 def _verified(model: Any, shape: Shape, row: list[int]) -> list[mx.array]:
-    """Return the logits after a row and its first token again, computed in a batch of one row whose
-    last step had to take back a wrong column."""
+    """Return the logits of a row followed by its first token. They are computed in a batch of one
+    row, after a draft with a wrong guess was verified and its KV removed. (`_alone` computes the
+    same tokens without drafts.)"""
     batch = DecodeBatch(shape.codecs)
     caches = new_caches(model, shape, 0)
     mx.eval(model(mx.array([row[:-2]]), cache=caches), evaluated(caches))
@@ -312,8 +323,8 @@ def _verified(model: Any, shape: Shape, row: list[int]) -> list[mx.array]:
 
 
 def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.array]:
-    """Return the last logits of two rows whose chunks are computed as one padded batch, after
-    different numbers of earlier tokens."""
+    """Return the last logits of two rows whose chunks are computed as one padded batch. The rows
+    have different numbers of earlier tokens."""
     own = [new_caches(model, shape, 0) for _ in rows]
     starts = [0, 4]
     mx.eval(model(mx.array([rows[1][:4]]), cache=own[1]))
@@ -328,8 +339,8 @@ def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.arr
 
 
 def _narrowed(model: Any, shape: Shape, head: LastTokenHead, row: list[int]) -> mx.array:
-    """Return the last logits of a row that is padded at its end, so that the last position of the
-    array is not the row's own."""
+    """Return the last logits of a row that is padded at its end. `head` must select the row's last
+    token, which is not the last position of the array."""
     caches = new_caches(model, shape, 0)
     padded = mx.array([[*row, 0, 0, 0]])
     return head.logits(lambda: model(padded, cache=caches), [0], [len(row) - 1])[0]
@@ -340,7 +351,8 @@ def _agree(
     wanted: Sequence[mx.array],
     tolerance: float | None = None,
 ) -> bool:
-    """Return whether the logits are equal up to rounding; a model that raises counts as no."""
+    """Return whether the computed logits equal the `wanted` ones up to rounding. Return False if
+    computing them raises an error."""
     try:
         computed = compute()
         pairs = zip(computed, wanted, strict=True)

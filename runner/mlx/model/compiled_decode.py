@@ -1,10 +1,11 @@
 """Talks to MLX: runs small decode batches through a compiled forward.
 
-If model and batch are small, building and dispatching a step's graph costs the host about as much
-as computing costs the device. A trace of the whole forward is made once per shape (rows, room) and
-replayed. For one row this saves a third of the CPU time on a model of 4 M parameters, an eighth on
-30 M. A trace needs fixed shapes, so attention runs over the whole slab under a mask. Traces are
-large (some 150 KB per layer), so few are kept, and a shape is traced only after a few steps.
+If the model and the batch are small, building and dispatching the graph of a step takes about as
+long as computing it. So the whole forward pass is compiled once per shape (rows, room of the slab)
+into a trace, which later steps replay. For one row, this saves a third of the CPU time with a model
+of 4 million parameters, and an eighth with 30 million. A trace needs fixed shapes, so attention
+reads the whole slab under a mask. Traces are large (some 150 KB per layer). So only a few are
+compiled and kept: those of shapes that last for several steps.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ STEADY_STEPS = 12
 KEPT_LAYERS = 64
 
 Place = tuple[mx.array, mx.array, mx.array]
-"""Three arrays: the number of tokens before each row's next one (rows,), whether the row sees each
-column (rows, 1, 1, room), and the column to write (1,)."""
+"""Three arrays: the number of each row's tokens (rows,), the attention mask over the slab's columns
+(rows, 1, 1, room), and the column to write (1,)."""
 Step = Callable[..., tuple[mx.array, list[Parts], list[mx.array]]]
 
 
@@ -62,8 +63,8 @@ class CompiledKV:
 
 
 class CompiledDecode:
-    """The forwards of small batches of a model whose layers are all slabs, with the codecs by which
-    attention reads them. `tap` keeps their hidden states."""
+    """Computes small batches of a model with compiled traces. All layers must be slabs. `readers`
+    are the codecs with which attention reads them. `tap` gets the hidden states of each step."""
 
     def __init__(
         self, model: Any, readers: Sequence[Codec], tap: LastTokenHead | None = None
@@ -76,8 +77,9 @@ class CompiledDecode:
         self._lasted: dict[DecodeBatch, tuple[tuple[int, int], int]] = {}
 
     def logits(self, batch: DecodeBatch) -> mx.array | None:
-        """Return the logits (rows, vocabulary) of a batch after its `open_step`; None if its shape
-        is not traced."""
+        """Compute a step of a batch, after its `open_step`, with a trace, and return the logits
+        (rows, vocabulary). Return None if there is no trace for the batch's shape and none is
+        due."""
         shape = (len(batch), batch.shape.room)
         before, steps = self._lasted.get(batch, (shape, -1))
         self._lasted[batch] = shape, steps + 1 if before == shape else 0
@@ -88,8 +90,8 @@ class CompiledDecode:
         return self.run(self.step_for(batch), batch)
 
     def step_for(self, batch: DecodeBatch) -> Step:
-        """Return the kept function that computes one step of a batch of this shape; a new one is
-        traced in its first step."""
+        """Return the function that computes one step of a batch of this shape. A new function is
+        traced when it computes its first step."""
         shape = (len(batch), batch.shape.room)
         if shape not in self._steps:
             self._steps[shape] = self.trace()
@@ -99,8 +101,8 @@ class CompiledDecode:
         return self._steps[shape]
 
     def trace(self) -> Step:
-        """Return a function that computes one step; MLX traces it on its first call with a
-        shape."""
+        """Return a function that computes one step. MLX traces it when it is first called with
+        arrays of a new shape."""
         return mx.compile(self._step)
 
     def run(self, step: Step, batch: DecodeBatch) -> mx.array:
@@ -134,10 +136,10 @@ class CompiledDecode:
 
 
 class Traceable(Protocol):
-    """A forward that may be able to compute small batches with compiled traces."""
+    """The forward passes of a model, which may be able to use compiled traces for small batches."""
 
     def traces(self) -> bool:
-        """Try out whether traces of the forward give correct results; return whether they do."""
+        """Find out by trial, and return, whether compiled traces give correct results."""
         ...
 
     def trace(self) -> None:
@@ -146,14 +148,14 @@ class Traceable(Protocol):
 
 
 class TraceStart:
-    """Decides when a forward begins to use traces: at load, or when a child process has compiled
-    the kernels that they need."""
+    """Decides when an engine begins to use compiled traces: at load, or later when a child process
+    has compiled the kernels that traces need."""
 
     def __init__(
         self, kernels: KernelCache, forward: Traceable, comm: Comm, *, pays: bool, allowed: bool
     ) -> None:
-        """Start a child process for missing kernels if that is useful, and start tracing if the
-        kernels exist. `pays`: a trace is faster on this rank. `allowed`: all ranks meet the
+        """Start tracing if the kernels exist; otherwise start a child process that compiles them,
+        if that is useful. `pays`: a trace is faster on this rank. `allowed`: all ranks meet the
         requirements."""
         self._kernels = kernels
         self._forward = forward
@@ -165,9 +167,9 @@ class TraceStart:
         self.look()
 
     def look(self) -> None:
-        """Start tracing if the kernels exist. The ranks of a group check after the same steps and
-        begin when all of them can. In a tensor group the order of exchanges follows from the graph,
-        which a trace may reorder."""
+        """Start tracing if the kernels exist. The ranks of a group check this after the same steps,
+        and begin together once all of them can. They must, because the graph determines the order
+        of a tensor group's exchanges, and a trace may have another order."""
         if not self._looks:
             return
         kernels = self._comm.least(self._kernels.outlook() if self._pays else Outlook.NEVER)

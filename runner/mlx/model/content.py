@@ -1,8 +1,9 @@
-"""Talks to the disk: a key for the content of a model, without reading its weights.
+"""Talks to the disk: makes a key for the content of a model, without reading its weights.
 
-Two loads with the same key compute the same KV from the same tokens. The key covers the
-configuration, the header, size and change times of every weights file, how the model is computed,
-and the versions of the libraries. Other nodes share the part that says how (decision 0106).
+Two loads of a model with equal keys compute the same KV from the same tokens. The key covers the
+configuration, and the header, size and change times of every weights file. It also covers how the
+model is computed, which includes the versions of libraries. This last part (`how`) must be equal on
+nodes that copy KV from each other (decision 0106).
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ def kv_keys(
 
 
 def _how(precision: str, kind: KvKind, adapter: str) -> str:
-    """Return a hash of the way of computing. `adapter` is the digest of the row's adapter. Nodes
-    with other processors or library versions round in another way, so they share no KV."""
+    """Return a hash of how the model is computed. `adapter` is the digest of the row's adapter.
+    Nodes with different processors or library versions round differently, so they get different
+    hashes and do not share KV."""
     machine = (platform.system(), platform.machine(), on_gpu())
     how = (precision, kind, adapter, machine, version("mlx"), version("mlx-lm"))
     return hashlib.blake2b(repr(how).encode(), digest_size=16).hexdigest()
@@ -47,7 +49,7 @@ def _how(precision: str, kind: KvKind, adapter: str) -> str:
 def rank_facts(
     path: Path, rank: int, facts: EngineFacts, capabilities: Capabilities, adapters: AdapterBank
 ) -> RankFacts:
-    """Return what a rank compares with the other ranks after its load."""
+    """Return the facts that each rank of a group compares with the other ranks after loading."""
     return RankFacts(
         rank=rank,
         config=hashlib.sha256((path / "config.json").read_bytes()).hexdigest(),

@@ -1,10 +1,10 @@
-"""Talks to BLAS and to a file shared by this user's runners: how many threads a busy runner may
-use.
+"""Talks to BLAS and to a file shared by this user's runners: sets how many threads a busy runner
+uses.
 
-Every runner locks a line of the file for life and writes its process id there while it is busy. The
-busy runners of all nodes of this user on this machine divide the cores, because BLAS threads spin
-while they wait and must not exceed the cores. Each step reads only the clock; the file is read ten
-times a second.
+All busy runners of this user on this machine, of all nodes, divide the cores. BLAS threads spin
+while they wait, so there must not be more of them than cores. Each runner locks one line of the
+file as long as it lives, and writes its process id there while it is busy. A step reads only the
+clock; the file is read at most ten times a second.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SetThreads = Callable[[int], object]
 
 
 def share(most: int, cores: int, busy: int) -> int:
-    """Return the threads of each of `busy` busy runners: at least 1, at most `most`."""
+    """Return how many threads each of `busy` busy runners may use: at least 1, at most `most`."""
     return max(1, min(most, cores // max(1, busy)))
 
 
 class Threads(Protocol):
-    """The threads that the BLAS library of one engine uses."""
+    """Controls how many threads the BLAS library of an engine uses."""
 
     def work(self) -> None:
         """Record that a step begins."""
@@ -45,8 +45,8 @@ class Threads(Protocol):
 
 
 class OwnThreads:
-    """The threads of a runner that does not share the cores with others: their number is
-    constant."""
+    """Leaves the number of BLAS threads as it is: this runner does not share the cores with other
+    runners."""
 
     def work(self) -> None:
         """Change nothing."""
@@ -56,16 +56,16 @@ class OwnThreads:
 
 
 class SharedThreads:
-    """The threads of a runner that shares the machine's cores with other runners. `most` is the
-    initial number. `file` is created if it does not exist. If all lines are taken, the runner
-    counts only itself."""
+    """Sets the number of BLAS threads of a runner that shares the machine's cores with other
+    runners. `most` is the initial and greatest number. `file` is created if it does not exist. If
+    other runners have locked all its lines, this runner is not counted by them."""
 
     def __init__(self, file: Path, *, most: int, cores: int, set_threads: SetThreads) -> None:
         self._most, self._cores, self._set_threads = most, cores, set_threads
         self._threads = most
         self._busy = False
         self._looked_at = 0.0
-        # Open for life, for the line's lock goes with it.
+        # The file stays open, because closing it would release the lock of the line.
         self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         size = LINES * _LINE.size
         if os.fstat(self._file).st_size < size:
@@ -105,16 +105,17 @@ class SharedThreads:
             _LINE.pack_into(self._map, self._line, pid)
 
     def _count(self) -> int:
-        """Return the number of busy runners, including this one. Only ids of existing processes
-        count, because a killed runner leaves its id in the file."""
+        """Return the number of busy runners, including this one. Ids of ended processes are not
+        counted, because a killed runner leaves its id in the file."""
         own = os.getpid()
         others = {pid for (pid,) in _LINE.iter_unpack(self._map[:]) if pid not in (0, own)}
         return 1 + sum(os.path.exists(f"/proc/{pid}") for pid in others)
 
 
 def shared_threads(file: Path, cores: int) -> Threads:
-    """Return the threads of the BLAS library that is preloaded into this process. Their number is
-    constant if the library has one thread or none is found, or if the file cannot be opened."""
+    """Return a control for the threads of the BLAS library that is preloaded into this process. It
+    changes nothing if there is no such library, if the library has one thread, or if `file` cannot
+    be opened."""
     preloaded = ctypes.CDLL(None)
     for get, put in _CALLS:
         if hasattr(preloaded, get) and hasattr(preloaded, put):

@@ -3,12 +3,12 @@
 # (mlx.nn is partially typed)
 """Talks to MLX: faster attention and activations on x86 processors.
 
-On x86, MLX computes `exp`, `tanh` and `erf` one value at a time, in 9 to 24 ns each. That takes a
-third or more of prefill's time. This module computes them from sums and products, which MLX
-vectorises. Activations are rational functions, fitted to `tanh` and `erf` by least squares that are
-reweighted until the largest error is minimal (Lawson's algorithm). Powers of two are a Taylor
-polynomial and an exponent assembled from bits. Each is within 4e-7 of the exact value, and
-independent of the number of rows.
+On x86, MLX computes `exp`, `tanh` and `erf` one value at a time, in 9 to 24 ns each. That takes at
+least a third of the time of prefill. This module computes them from sums and products, which MLX
+vectorises. `tanh` and `erf` are approximated by rational functions, whose largest error was made
+minimal with Lawson's algorithm (reweighted least squares). `exp` is computed as a power of two: a
+Taylor polynomial for the fraction, and an exponent assembled from bits. Results are within 4e-7 of
+the exact values, and do not depend on the number of rows.
 
 On other processors, and for types other than float32, MLX's own functions are used.
 """
@@ -25,10 +25,11 @@ from mlx import nn
 from mlx.nn.layers import activations
 
 SCORES_AT_ONCE = 1 << 18
-"""The largest number of attention scores (heads x queries x keys) computed at once, so that they
-stay in the cache of a CPU core."""
+"""The largest number of attention scores (rows x heads x queries x keys) that are computed at once,
+so that they stay in the cache of a CPU core."""
 LEAST_QUERIES = 32
-"""The least queries in one block of attention. With fewer rows, a matrix product is inefficient."""
+"""The smallest number of queries in one block of attention. A matrix product of fewer would be
+inefficient."""
 
 Activation = Callable[[mx.array], mx.array]
 
@@ -36,7 +37,7 @@ _LOWEST = -3.4028235e38
 _LOG2_E = 1.4426950408889634
 _EXPONENT_BITS = 23
 _ROUNDING = float(3 << 22)
-"""The sum of this and a small number has the nearest integer in its lowest bits."""
+"""If a small number is added to this one, the lowest bits of the sum are the nearest integer."""
 _POWER_OF_TWO = (
     1.0,
     0.6931471805599453,
@@ -46,13 +47,14 @@ _POWER_OF_TWO = (
     0.0013333558146428441,
     0.00015403530393381606,
 )
-"""Coefficients of 2 to the power of x, for x between -0.5 and 0.5."""
+"""Coefficients of a polynomial for 2 to the power of x, with x between -0.5 and 0.5."""
 _TANH_END = 9.0
 _TANH = (
     (1.0, 0.140999334, 0.00442691433, 4.22986761e-05, 1.11319927e-07, 3.68347762e-11),
     (1.0, 0.474332667, 0.0292044707, 0.000501020043, 2.60617637e-06, 2.95652659e-09),
 )
-"""tanh(x) / x as a ratio of polynomials in x * x, up to `_TANH_END`; beyond it tanh is 1."""
+"""Coefficients of two polynomials in x * x, whose ratio is tanh(x) / x, for x up to `_TANH_END`.
+Beyond that, tanh(x) is 1."""
 _ERF_END = 4.0
 _ERF = (
     (1.12837914, 0.193535808, 0.0531002364, 0.00388286254, 0.000284541665, 1.98668611e-06),
@@ -84,8 +86,9 @@ def attention(
     mask: mx.array | str | None = None,
     **others: Any,
 ) -> mx.array:
-    """Return what `mx.fast.scaled_dot_product_attention` returns; cases not covered here are passed
-    to it. Causal queries are multiplied only with the keys that they see."""
+    """Compute the same result as `mx.fast.scaled_dot_product_attention`, and call that function in
+    cases that are not covered here. With a causal mask, a block of queries is not multiplied with
+    later keys."""
     count, before = queries.shape[2], keys.shape[2] - queries.shape[2]
     ours = queries.dtype == keys.dtype == values.dtype == mx.float32 and before >= 0
     if isinstance(mask, str):
@@ -97,7 +100,7 @@ def attention(
     rows, heads, _, width = queries.shape
     groups = keys.shape[1]
     queries = (queries * scale).reshape(rows, groups, heads // groups, count, width)
-    if count == 1:  # what it sees is all of them, unless a mask says otherwise
+    if count == 1:  # a single query attends to all keys, unless a mask hides some
         scores = queries.squeeze(3) @ keys.swapaxes(-1, -2)
         scores = scores if bias is None else scores + bias.squeeze(-2)
         return _weighed(scores, values).reshape(rows, heads, 1, -1)
@@ -106,7 +109,7 @@ def attention(
     for start in range(0, count, at_once):
         end = min(start + at_once, count)
         seen = before + end if causal else keys.shape[2]
-        # Heads of a group read the same keys: as rows of one product they read them once.
+        # The heads of a group use the same keys, so one product reads these keys only once.
         block = queries[..., start:end, :]
         scores = block.flatten(2, 3) @ keys[..., :seen, :].swapaxes(-1, -2)
         hides = _later(start, end, before) if causal and end - start > 1 else bias
@@ -127,7 +130,7 @@ def _weighed(scores: mx.array, values: mx.array) -> mx.array:
 
 def exp_below(values: mx.array, top: mx.array) -> mx.array:
     """Return exp(values - top). Requires that no value exceeds `top`."""
-    # One operand each, so that there is one compiled form of them whatever the shapes.
+    # Operands of equal shapes, so that one compiled form is enough for all shapes.
     mantissa, exponent = _halves(values - top)
     bits = _joined(mx.view(mantissa, mx.int32), mx.view(exponent, mx.int32))
     return mx.view(bits, mx.float32)
@@ -161,7 +164,8 @@ def _bias(mask: mx.array, groups: int) -> mx.array:
 
 
 def _later(start: int, end: int, before: int) -> mx.array:
-    """Return the bias that hides from each query of a block the keys at later positions."""
+    """Return the bias that hides later keys from each query of a block. The queries are those from
+    `start` to before `end`, after `before` earlier tokens."""
     queries = mx.arange(before + start, before + end)[:, None]
     return mx.where(mx.arange(before + end) <= queries, mx.array(0.0), mx.array(_LOWEST))
 
@@ -182,9 +186,9 @@ def _odd_ratio(x: mx.array, end: float, parts: tuple[Sequence[float], Sequence[f
 
 @partial(mx.compile, shapeless=True)
 def _halves(x: mx.array) -> tuple[mx.array, mx.array]:
-    """Split exp(x) into powers of 2. Return 2 to the power of the exponent's fraction, and the
-    exponent's integer part, which is in the lowest bits."""
-    # Lower than this the result would be no normal number: it is as good as nothing.
+    """Split exp(x) into two powers of 2. Return 2 to the power of the exponent's fractional part,
+    and a number whose lowest bits are the exponent's integer part."""
+    # For smaller x, exp(x) would not be a normal float32; it is practically zero.
     scaled = mx.maximum(x, -87.0) * _LOG2_E
     rounded = scaled + _ROUNDING
     return _polynomial(scaled - (rounded - _ROUNDING), _POWER_OF_TWO), rounded

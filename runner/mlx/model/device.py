@@ -1,11 +1,12 @@
-"""Talks to MLX: whether it uses a GPU (Apple's or NVIDIA's), and its peak memory."""
+"""Talks to MLX: says whether it uses a GPU (Apple's or NVIDIA's), and how much memory it has
+taken."""
 
 from __future__ import annotations
 
 import mlx.core as mx
 
 LEAST_WIDTH = 32
-"""The shortest width to which a chunk is padded."""
+"""The smallest number of tokens to which a prompt chunk is padded."""
 
 
 def on_gpu() -> bool:
@@ -14,14 +15,14 @@ def on_gpu() -> bool:
 
 
 def compiles_shapes() -> bool:
-    """Return whether MLX prepares code for each new shape of a prompt's attention, as it does on
-    NVIDIA's GPUs. The first use of a shape then takes some 100 ms."""
+    """Return whether MLX prepares code for each new shape of a prompt's arrays, which it does on
+    NVIDIA GPUs. The first forward pass with a new shape then takes some 100 ms longer."""
     return mx.cuda.is_available()
 
 
 def taken_bytes() -> int:
-    """Return MLX's peak memory in bytes, or its current memory including its buffer cache if that
-    is more. May be called from any thread."""
+    """Return MLX's peak memory in bytes. If its current memory with the buffer cache is larger,
+    return that. May be called from any thread."""
     return max(mx.get_peak_memory(), mx.get_active_memory() + mx.get_cache_memory())
 
 

@@ -1,11 +1,12 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: measures at load what a step with a draft costs, and whether it rounds differently.
+"""Talks to MLX: measures at load what a step with a draft costs, and whether it rounds differently
+from a plain step (a step without drafts).
 
-A step that verifies k tokens computes k + 1 columns of each row. The libraries that multiply
-matrices often have other kernels for a few rows than for one, with other last digits. OpenBLAS's
-Haswell kernels, for example, round alike for up to three rows. So the bits are compared. Some
-recurrent layers compute several columns in another way than one, too.
+A step that verifies k guessed tokens computes k + 1 columns (token positions) of each row. For
+several columns, matrix libraries often use other kernels than for one, and these may round
+differently. For example, OpenBLAS's Haswell kernels round alike for up to three. Some recurrent
+layers also compute several columns in another way. So the logits are compared bit for bit.
 """
 
 from __future__ import annotations
@@ -29,28 +30,36 @@ from runner.mlx.model.files import other_vocabulary
 from runner.mlx.model.load import Precision, UnloadableModel, context_of, load_weights
 
 WIDTHS = (2, 3, 5, 9, 17, 33)
-"""The columns of the measured steps."""
+"""How many columns the measured steps of one row have."""
 SHARED_WIDTHS = {4: (2, 3, 5, 9, 17), 16: (2, 3, 5, 9)}
-"""The columns of the measured steps of several rows, by their number. Wider ones do not pay."""
+"""How many columns the measured steps of several rows have, by the number of rows. Steps with more
+columns are not worthwhile."""
 PLAIN_STEPS = 9
-"""So many plain steps are computed; a wide step is compared with the first of them."""
+"""The number of plain steps that are computed. The columns of a step with a draft are compared with
+the first of these steps."""
 PAST_TOKENS = 24
 GAP_WIDTH = 3
-"""The columns of the draft that leaves gaps behind; a plain step after it is compared."""
+"""How many columns the step has that leaves gaps in the KV. The plain step after it is compared
+with one without gaps."""
 TIMES = 3
-"""So many steps of one row are computed for each width, and one less of several rows."""
+"""How many steps of one row are measured for each number of columns. For several rows, it is one
+less."""
 MOST_S = 4.0
-"""No further width of one row is measured after this time. Several rows are measured if it sufficed
-for one row, and get as much time again."""
+"""The time in seconds for measuring steps of one row. If it was enough, steps of several rows are
+measured, for as long again."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTrial:
-    """Pairs of a step's columns and its cost as a multiple of a plain step's. `is_exact`: all
-    widths were measured, and their logits had the bits of plain steps; `within`: in rows of up to
-    so many tokens (None: in any). `shared`: the same pairs for several rows, by their number; none
-    if rows with gaps do not compute what they should, or if KV cannot be cut. `plain_s`: the
-    seconds of a plain step of one row."""
+    """The measured costs of steps with drafts.
+
+    `costs` are pairs: the columns of a step of one row, and its cost as a multiple of the cost of a
+    plain step. `shared` has such pairs for several rows, by the number of rows. It is empty if the
+    model's KV cannot be cut, or if rows with gaps gave wrong logits. `is_exact`: all steps of one
+    row were measured, and their logits equal those of plain steps bit for bit. This holds for rows
+    of up to `within` tokens (None: for all rows). `plain_s`: the seconds of a plain step of one
+    row.
+    """
 
     costs: tuple[tuple[int, float], ...] = ()
     is_exact: bool = False
@@ -67,16 +76,18 @@ class DraftTrial:
 
 
 def trial_clock() -> Callable[[], float]:
-    """Return the clock of measurements. Other programs hardly change processor time."""
+    """Return the clock for measurements. On a CPU it is the processor time of this process, because
+    other programs hardly change that."""
     return time.perf_counter if on_gpu() else time.process_time
 
 
 def try_drafts(
     model: Any, shape: Shape, compiled: CompiledDecode | None, *, packed: bool
 ) -> DraftTrial:
-    """Measure steps of one row, and of several if all KV is ordinary. A wider one counts as at
-    least as expensive. `compiled` computes plain steps if it is given. Beyond a sliding window, a
-    step of several columns attends to the same tokens in another order."""
+    """Measure steps with drafts of one row, and of several rows if all KV is ordinary. A step with
+    more columns counts as at least as expensive as one with fewer. `compiled`, if given, computes
+    the plain steps. The result is exact only within a sliding window: beyond it, a step of several
+    columns attends to the same tokens in another order."""
     clock = trial_clock()
     ends_at = clock() + MOST_S
     alone = _RowsTrial(model, shape, compiled, 1, clock, packed=packed)
@@ -99,7 +110,8 @@ def try_drafts(
 
 
 class _RowsTrial:
-    """Steps of so many rows. Every second row is a few tokens shorter, as in any batch."""
+    """Measures steps of a batch with `rows` rows. Every second row is a few tokens shorter, because
+    the rows of real batches have different lengths."""
 
     def __init__(
         self,
@@ -120,11 +132,12 @@ class _RowsTrial:
         self._tokens = [TokenId((3 + 7 * at) % shape.vocabulary) for at in range(last)]
         self._lengths = [PAST_TOKENS - 5 * (at % 2) for at in range(rows)]
         self._logits: list[mx.array] = []
-        """The logits of the plain steps, (compared rows, vocabulary)."""
+        """The logits of each plain step, of its first two rows: (rows, vocabulary)."""
         self.plain_s = self._plain(None if rows > MOST_ROWS else compiled)
 
     def costs(self, widths: Sequence[int], ends_at: float) -> tuple[tuple[int, float], ...]:
-        """Return the cost of steps of these columns, as far as there is time to measure them."""
+        """Return pairs of columns and cost, for steps with these numbers of columns. Stops when the
+        clock passes `ends_at`."""
         costs: list[tuple[int, float]] = []
         for width in widths:
             if self._clock() > ends_at:
@@ -147,12 +160,13 @@ class _RowsTrial:
         return tuple(costs)
 
     def _compare(self, logits: mx.array, at: int) -> None:
-        """Note whether these logits have the bits of the plain step `at`."""
+        """Note whether these logits equal those of the plain step `at` bit for bit."""
         same = np.array_equal(_bits(logits), _bits(self._logits[at]))
         self.is_exact = self.is_exact and same
 
     def _after(self, batch: DecodeBatch, width: int) -> mx.array:
-        """Return the logits of a plain step after one of so many columns, which are all right."""
+        """Return the logits of a plain step after a draft step of `width` columns, in which all
+        guesses were right."""
         mx.eval(self._wide(batch, width))
         inputs = [self._tokens[length + width] for length in self._lengths]
         batch.close_draft(mx.array(inputs, mx.int32), [width] * len(batch))
@@ -160,9 +174,10 @@ class _RowsTrial:
         return self._model(batch.replay.before(batch.tokens), cache=batch.caches())[:, -1]
 
     def takes_gaps(self) -> bool:
-        """Return whether a draft of rows of unlike lengths, and the step after it, have the logits
-        of plain steps. Every second row accepts less, so that it has a gap. Models with windows are
-        refused, because a window counts columns."""
+        """Return whether a step with drafts, and the plain step after it, give the logits of plain
+        steps although rows have gaps. Every second row accepts fewer tokens, so that it has a gap.
+        Return False for models with a sliding window, because a window would count the columns of
+        gaps."""
         batch = self._begun()
         wide = self._wide(batch, GAP_WIDTH)
         counts = [1 if at % 2 else GAP_WIDTH for at in range(len(self._lengths))]
@@ -178,7 +193,7 @@ class _RowsTrial:
         )
 
     def _plain(self, compiled: CompiledDecode | None) -> float:
-        """Compute plain steps; return the seconds of the fastest."""
+        """Compute the plain steps, and return the seconds of the fastest one."""
         batch = self._begun()
         step = None if compiled is None else compiled.step_for(batch)
         seconds: list[float] = []
@@ -197,20 +212,21 @@ class _RowsTrial:
         return min(seconds)
 
     def _wide(self, batch: DecodeBatch, width: int) -> mx.array:
-        """Return the logits of so many columns of each row, (rows, columns, vocabulary)."""
+        """Compute a step with `width` columns of each row. Return its logits, (rows, columns,
+        vocabulary)."""
         guessed = [self._tokens[length + 1 : length + width] for length in self._lengths]
         inputs = open_draft_step(batch, mx.array(guessed, mx.int32))
         return self._model(inputs, cache=batch.caches())
 
     def _begun(self) -> DecodeBatch:
-        """Return a batch of rows that have computed their first tokens."""
+        """Return a new batch of the rows, whose prompts are computed."""
         batch = DecodeBatch(self._shape.codecs, packed=self._packed)
         for at, length in enumerate(self._lengths):
             caches = new_caches(self._model, self._shape, length)
             if at < 2:
                 out = self._model(mx.array([self._tokens[:length]], mx.int32), cache=caches)
                 mx.eval(out, evaluated(caches))
-            else:  # as a row before it
+            else:  # this row equals an earlier one
                 caches = batch.take(RowId(at % 2))[0]
             batch.join(RowId(at), caches, length, mx.array([self._tokens[length]], mx.int32))
         return batch
@@ -222,7 +238,7 @@ def _bits(logits: mx.array) -> np.ndarray[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LoadedDraft:
-    """A loaded draft model (`DraftSource`)."""
+    """A loaded draft model; see `DraftSource`."""
 
     model: Any
     shape: Shape
@@ -238,8 +254,8 @@ class LoadedDraft:
 
 
 def open_draft(folder: Path, target: Path, dtype: Precision) -> LoadedDraft | str:
-    """Load a draft model for the model in the folder `target`. Return why it cannot be used, for
-    example because its vocabulary differs, if it cannot."""
+    """Load the draft model in `folder` for the model in the folder `target`. If it cannot be used,
+    for example because its vocabulary differs, return the reason as text."""
     if (other := other_vocabulary(folder, target)) is not None:
         return f"the draft model {folder.name} cannot be used: {other}"
     try:
@@ -251,5 +267,8 @@ def open_draft(folder: Path, target: Path, dtype: Precision) -> LoadedDraft | st
     except Exception as error:
         return f"the draft model {folder.name} cannot be loaded: {type(error).__name__}: {error}"
     if not shape.trims:
-        return f"the draft model {folder.name} cannot be used: it cannot take back tokens"
+        return (
+            f"the draft model {folder.name} cannot be used: its KV cannot be cut after a wrong "
+            "guess; choose a model without sliding windows and recurrent layers"
+        )
     return LoadedDraft(loaded.model, shape, loaded.weights_bytes, context)

@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false
 """Talks to the disk: checks whether MLX can load a model's files, and names a bad file.
 
-MLX's errors about truncated or invalid files do not name the file. So their headers, some kilobytes
-each, are checked first, without the weights.
+MLX's errors about truncated or invalid files do not name the file. So the headers of the files are
+checked first. They have some kilobytes each; the weights are not read.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ BYTES_OF = {
 ANEW = "download it again"
 TOKENIZER = "tokenizer.json"
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
-"""The errors of reading a tokenizer file."""
+"""The errors that reading a tokenizer file may raise."""
 
 
 def problem_of(folder: Path) -> str | None:
-    """Return what is wrong with a model's files, and what to do; None if their headers are
-    sound."""
+    """Return what is wrong with a model's files and what the user must do; None if config.json and
+    the headers of the weights files are valid."""
     try:
         family = _family(folder / "config.json")
     except FileNotFoundError:
@@ -64,11 +64,11 @@ def unknown_family(folder: Path) -> str | None:
     if named and importlib.util.find_spec(f"mlx_lm.models.{name}") is not None:
         return None
     text = f"mlx-lm {version('mlx-lm')} (installed) does not support the model family '{family}'"
-    return f"{text}; a later version may; otherwise use another model"
+    return f"{text}; a later version of mlx-lm may support it; otherwise use another model"
 
 
 def other_vocabulary(folder: Path, target: Path) -> str | None:
-    """Return why the token ids of two models do not mean the same; None if they do."""
+    """Return why the token ids of two models do not have the same meaning; None if they have."""
     contents: list[Any] = []
     for place in (folder, target):
         try:
@@ -79,8 +79,9 @@ def other_vocabulary(folder: Path, target: Path) -> str | None:
 
 
 def vocabulary_digest(folder: Path) -> str:
-    """Return a digest that is equal for models whose token ids mean the same; empty if it cannot be
-    computed. It takes some tenths of a second for a large vocabulary."""
+    """Return a digest of the vocabulary, which is equal for models whose token ids have the same
+    meaning. It is empty if the tokenizer file cannot be read. For a large vocabulary, this takes
+    some tenths of a second."""
     try:
         text = json.dumps(_tokens_in(folder), sort_keys=True)
     except UNREADABLE:
@@ -89,7 +90,8 @@ def vocabulary_digest(folder: Path) -> str:
 
 
 def _tokens_in(folder: Path) -> Any:
-    """Return the tokens of a model's tokenizer file, and the added ones. Raises `UNREADABLE`."""
+    """Return the vocabulary in a model's tokenizer file, and the added tokens. Raises one of the
+    errors in `UNREADABLE`."""
     content = json.loads((folder / TOKENIZER).read_bytes())
     added = {entry["content"]: entry["id"] for entry in content.get("added_tokens") or ()}
     return content["model"]["vocab"], added
@@ -104,8 +106,8 @@ def _family(config: Path) -> str:
 
 
 def wrong_file(path: Path) -> str | None:
-    """Return what is wrong with a safetensors file; None if header and size match. Raises
-    OSError."""
+    """Return what is wrong with a safetensors file, as text that follows the file's name; None if
+    the file's header and size agree. Raises OSError."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         begin = file.read(LENGTH_BYTES)
@@ -127,8 +129,9 @@ def wrong_file(path: Path) -> str | None:
 
 
 def _odd(name: str, entry: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a tensor's header entry; None if it is valid. Raises KeyError,
-    TypeError or ValueError for a malformed entry."""
+    """Return what is wrong with a tensor's entry in the header, as text that follows the file's
+    name; None if the entry is valid. Raises KeyError, TypeError or ValueError for a malformed
+    entry."""
     dtype, (first, last) = str(entry["dtype"]), entry["data_offsets"]
     if dtype not in BYTES_OF:
         return f"stores {name} in a type that MLX does not read ({dtype[:40]})"

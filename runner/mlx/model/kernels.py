@@ -1,9 +1,10 @@
-"""Talks to MLX's kernel cache, and to a process that fills it.
+"""Talks to MLX's cache of compiled kernels, and to a child process that fills it.
 
-Without a GPU, MLX compiles a traced forward's kernels with the system's C++ compiler. That takes
-some ten CPU seconds per model and machine; the result is cached in the temporary folder. The model
-must not wait for that. So a niced child process compiles while rows run untraced, and the engine
-traces afterwards. The child ends with its parent.
+Without a GPU, MLX compiles the kernels of a traced forward pass with the system's C++ compiler.
+That takes some ten CPU seconds, once per model and machine; the kernels are cached in the temporary
+folder. Requests must not wait for that. So a child process with low priority compiles them while
+the engine runs without traces; then the engine begins to use traces. The child ends with its
+parent.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from runner.mlx.model import cpu_math
 from runner.mlx.model.device import on_gpu
 
 MOST_WEIGHTS_BYTES = 1 << 30
-"""Models with more bytes of weights than this start no compiling child, because the child would
-read the weights too. Such a model is traced only if its kernels already exist."""
+"""For models with more bytes of weights, no child process is started, because the child would also
+load the weights. Such a model is traced only if its kernels already exist."""
 NICENESS = 10
 PARENT_CHECK_S = 0.5
 
 
 class Outlook(IntEnum):
-    """Whether a model's kernels exist or are being compiled; the worst state comes first."""
+    """Whether a model's kernels exist (`WARM`), are being compiled (`SOON`), or neither (`NEVER`).
+    The minimum of all ranks decides for a group."""
 
     NEVER = 0
     SOON = 1
@@ -45,7 +47,7 @@ class KernelCache:
     them."""
 
     def __init__(self, path: Path, weights_bytes: int, kind: KvKind = "full") -> None:
-        """`kind` is the KV kind (for example full precision) with which the model is traced."""
+        """`kind` is the KV format, for example full precision, with which the model is traced."""
         self._path = path
         self._kind: KvKind = kind
         self._small = weights_bytes <= MOST_WEIGHTS_BYTES
@@ -74,11 +76,11 @@ class KernelCache:
         except OSError:
             self._child = None
             return
-        # The child is reaped when it ends: an idle runner would not ask for it.
+        # A thread reaps the child when it ends, because an idle runner would not check for that.
         threading.Thread(target=self._child.wait, name="kernels", daemon=True).start()
 
     def outlook(self) -> Outlook:
-        """Return whether the kernels exist now, may exist when the child process has ended, or will
+        """Return whether the kernels exist now, are being compiled by the child process, or will
         not exist."""
         if self._child is not None and self._child.poll() is None:
             return Outlook.SOON
@@ -93,8 +95,8 @@ class KernelCache:
 
 
 def _mark(path: Path, kind: KvKind) -> Path:
-    """Return the marker file for compiled kernels of this configuration and KV kind, with these
-    versions of MLX and of our traced functions."""
+    """Return the path of a marker file, which exists if the kernels were compiled for this model's
+    configuration, this KV format, and the present versions of MLX and of `cpu_math`."""
     config = (path / "config.json").read_bytes()
     mlx = version("mlx")
     facts = config + mlx.encode() + _own_functions() + (b"" if kind == "full" else kind.encode())
@@ -109,7 +111,8 @@ def _own_functions() -> bytes:
 
 
 def main() -> None:
-    """Make the traces of the engine in this child process, so that missing kernels are compiled."""
+    """Make the engine's traces in this child process, so that MLX compiles and caches missing
+    kernels."""
     from runner.mlx.model.capabilities import measure, trace_agrees, try_out
     from runner.mlx.model.last_token_head import LastTokenHead
     from runner.mlx.model.load import load_weights

@@ -1,14 +1,15 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: projects only the positions that will be sampled.
+"""Talks to MLX: computes logits only for the positions from which a token is sampled.
 
-A model projects every position of a prompt onto the vocabulary, but only the last is used.
-`LastTokenHead` finds the projection of a loaded model (an `lm_head`, or tied embeddings) and lets a
-forward select the positions first. If none is found, the logits are selected afterwards, at full
-cost; `narrows` says which of the two happens, and a test at load time checks it.
+A model projects every position of a prompt onto the vocabulary, but only the last position is
+needed. `LastTokenHead` finds the projection of a loaded model (an `lm_head`, or tied embeddings)
+and makes it select the needed positions first. If it finds no projection, it selects positions from
+the finished logits, at full cost. `narrows` says which of the two happens; a trial at load checks
+that the results are right.
 
-It can also keep what a forward projects: the hidden states, from which an MTP head guesses.
+It can also keep the hidden states before the projection, from which an MTP head guesses tokens.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from mlx import nn
 
 
 class LastTokenHead:
-    """Selects the needed positions of a forward before they are projected onto the vocabulary.
-    Where that is impossible, it selects the same positions of the finished logits. `taps`: keep the
-    hidden states of each forward until `take_hidden`."""
+    """Selects the needed positions of a forward pass before they are projected onto the vocabulary.
+    If `narrows` is False, it selects the same positions from the finished logits instead. `taps`:
+    keep the hidden states of each forward pass until `take_hidden`."""
 
     def __init__(self, model: nn.Module) -> None:
         self.taps = False
@@ -50,20 +51,20 @@ class LastTokenHead:
         return self._project(hidden)
 
     def take_hidden(self) -> list[mx.array]:
-        """Return the hidden states (rows, tokens, width) of the last forward, once; empty if they
-        were not kept."""
+        """Return the hidden states (rows, tokens, width) of the last forward pass, and forget them.
+        The list is empty if they were not kept."""
         hidden, self._hidden = self._hidden, []
         return hidden
 
     def put(self, hidden: list[mx.array]) -> None:
-        """Keep the hidden states that a trace of a forward returned."""
+        """Keep the hidden states that a compiled trace of the forward pass returned."""
         self._hidden = hidden
 
     def logits(
         self, forward: Callable[[], mx.array], rows: list[int], positions: list[int]
     ) -> mx.array:
-        """Return (len(rows), vocabulary): the logits of row `rows[i]` at `positions[i]` of the
-        forward."""
+        """Run `forward`, and return the logits of each row `rows[i]` at position `positions[i]`,
+        (len(rows), vocabulary)."""
         row_array, position_array = mx.array(rows), mx.array(positions)
         if not self.narrows:
             return forward()[row_array, position_array]
@@ -103,7 +104,7 @@ class LastTokenHead:
 
 
 def _embedding_of(model: nn.Module) -> Any | None:
-    """Return the only module that embeds tokens; None if there is none, or several."""
+    """Return the module that embeds tokens; None if the model has none or several."""
     embeddings = [
         module
         for path, module in model.named_modules()

@@ -1,10 +1,11 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: loads a model directory into memory and reads facts about it.
+"""Talks to MLX: loads a model from its folder into memory.
 
-Reads weights from safetensors only, and never runs code from the directory. The calling thread
-loads them one by one and then owns them, so the reported progress is of bytes in memory.
+Reads weights only from safetensors files, and never runs code from the folder. The calling thread
+loads weights one by one and then owns them. So the reported progress counts bytes that are in
+memory.
 """
 
 from __future__ import annotations
@@ -37,18 +38,20 @@ MOST_CACHED_BYTES = 32 << 20
 DEFAULT_CONTEXT_TOKENS = 4096
 
 OwnPart = Callable[[nn.Module, dict[str, Any]], tuple[Any, list[mx.array]]]
-"""Returns, for a module and its config.json, the model that this process calls and the weights to
-load for it. Raises Unsplittable if a rank cannot have its part."""
+"""A function that takes a model (module) and its config.json. It returns the model or the part of
+it that this process calls, and the weights to load. It raises Unsplittable if a rank cannot have
+its part."""
 
 
 class UnloadableModel(Exception):
-    """The directory does not hold a model that this engine can run; `args[0]` says why."""
+    """The engine cannot run the model in this folder; `args[0]` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """`config` is the directory's config.json with the end tokens of generation_config.json.
-    `model` is the module, or a rank's `StageModel` of it."""
+    """A model in memory. `module` is mlx-lm's model. `model` is what the engine calls: `module`, or
+    for a pipeline stage the `StageModel` of it. `config` is the folder's config.json, with the end
+    tokens of generation_config.json."""
 
     module: nn.Module
     model: Any
@@ -58,7 +61,7 @@ class LoadedWeights:
 
 
 def whole(module: nn.Module, config: dict[str, Any]) -> tuple[Any, list[mx.array]]:
-    """Return the whole module with all of its weights: the part of a rank that is alone."""
+    """Return the whole model and all its weights. This is the part of a runner without a group."""
     weights = cast(list[tuple[str, mx.array]], tree_flatten(module.parameters()))
     return module, [array for _, array in weights]
 
@@ -69,8 +72,8 @@ def load_weights(
     progress: Callable[[LoadProgress], None],
     own_part: OwnPart = whole,
 ) -> LoadedWeights:
-    """Return the model in `path`, or this rank's part of it, its weights evaluated by the calling
-    thread. `progress` gets the bytes loaded so far. Raises UnloadableModel with the reason."""
+    """Load the model in `path`, or this rank's part of it. The calling thread evaluates the
+    weights. `progress` gets the bytes loaded so far. Raises UnloadableModel with the reason."""
     cpu_math.install()
     progress(LoadProgress("reading", 0, 0))
     model, config = open_model(path)
@@ -101,7 +104,7 @@ def open_model(path: Path) -> tuple[nn.Module, dict[str, Any]]:
         return load_model(path, lazy=True, trust_remote_code=False)
     except SystemExit as error:
         raise UnloadableModel(
-            f"{path.name}: the code of its architecture ended the process"
+            f"{path.name}: mlx-lm's code for the model's architecture tried to end the process"
         ) from error
     except Exception as error:
         why = unknown_family(path) or f"{type(error).__name__}: {error}"
@@ -109,11 +112,11 @@ def open_model(path: Path) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], None]) -> int:
-    """Evaluate weights one by one and return their bytes; `progress` gets the bytes so far.
+    """Evaluate weights one by one, and return their total bytes; `progress` gets the bytes so far.
 
-    At its peak, memory holds the loaded weights, one more tensor, and the sources of that tensor.
-    The source is the stored tensor if it is cast, or its parts if it is assembled. Raises
-    RuntimeError.
+    At the peak, memory holds the loaded weights, one more tensor, and the sources of that tensor.
+    The source of a cast tensor is the stored tensor; the sources of an assembled tensor are its
+    parts. Raises RuntimeError.
     """
     total = sum(array.nbytes for array in weights)
     done = 0
@@ -128,8 +131,8 @@ def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], Non
 
 
 def computes_in(precision: Precision) -> mx.Dtype | None:
-    """Return the data type to which weights are cast for computing; None leaves the weights as
-    stored, which is right with a GPU."""
+    """Return the data type to which weights are cast before computing. None: compute with the
+    weights as they are stored, which is the default on a GPU."""
     if precision == "auto":
         return None if on_gpu() else mx.float32
     return {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[precision]
@@ -159,8 +162,8 @@ def end_tokens(config: dict[str, Any]) -> frozenset[int]:
 def load_bank(
     path: Path, loaded: LoadedWeights, comm: Comm, only: Collection[str] | None
 ) -> AdapterBank:
-    """Return the adapters beside the model. Ranks of a tensor group compute every forward together,
-    including trials of adapters, so they first agree on adapters that every rank has."""
+    """Load the adapters in the model's folder. The ranks of a tensor group compute every forward
+    pass together, even the trials of adapters. So they refuse adapters that one of them lacks."""
     load = partial(
         load_adapters, path, loaded.module, float32=loaded.precision == "float32", only=only
     )

@@ -3,10 +3,11 @@
 # (mlx.nn and mlx_lm are partially typed)
 """Talks to MLX and the disk: quantises a model by mlx-lm's rules.
 
-The model is opened lazily, packed by `quantize_model`, and then read, computed and written tensor
-by tensor. Memory holds the current file and one tensor. The result grows in a folder of its own
-below `.quantizing`, locked while its process lives, and is renamed into place after it is synced.
-The worker's next scan deletes the folder of a killed process.
+mlx-lm's `quantize_model` prepares the quantised model without reading weights. Then each tensor is
+read, quantised and written, so memory holds only the current output file and one tensor. The output
+is written to a folder below `.quantizing`, which this process locks. When all files are synced, the
+folder is renamed to its final place. If this process is killed, the worker's next scan deletes the
+folder.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ Weights = dict[str, mx.array]
 
 
 class ModelMaker:
-    """Quantises the model in `source` to `name` below the folder `models`: see
-    `runner.engine.Maker`. Raises NotMade if it cannot begin."""
+    """Quantises the model in the folder `source`, and writes the result as `name` to the folder
+    `models`: see `runner.engine.Maker`. Raises NotMade if it cannot begin."""
 
     def __init__(
         self,
@@ -85,8 +86,8 @@ class ModelMaker:
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """A model opened for quantising, of which no weight has been read yet. `files` lists the
-    weights of each output file; `config` is the configuration of the output."""
+    """A quantised model whose weights are not computed yet. `files` has the weights of each output
+    file; `config` is the configuration of the output."""
 
     config: dict[str, Any]
     files: list[Weights]
@@ -94,17 +95,18 @@ class _Packing:
 
 
 def _open_packing(source: Path, order: Quantizing) -> _Packing:
-    """Return the model in `source`, quantised lazily: no weight is read yet. Raises NotMade."""
+    """Open the model in `source` and quantise it lazily, without reading weights. Raises NotMade if
+    the model cannot be loaded or quantised."""
     try:
         module, config = open_model(source)
     except UnloadableModel as error:
         raise NotMade(str(error)) from error
     if "quantization" in config or "quantization_config" in config:
         raise NotMade(f"{order.source} is already quantised; quantise the model it was made from")
-    with contextlib.redirect_stdout(io.StringIO()):  # mlx-lm prints how many bits it became
+    with contextlib.redirect_stdout(io.StringIO()):  # mlx-lm prints the bits per weight
         made, config = quantize_model(module, config, order.group_size, order.bits)
     if not any("Quantized" in type(layer).__name__ for layer in made.modules()):
-        text = f"no layer of {order.source} is divisible into groups of {order.group_size}"
+        text = f"no layer of {order.source} can be divided into groups of {order.group_size} values"
         raise NotMade(f"{text}; try a smaller --group-size (the minimum is 32)")
     config[MADE_FROM] = order.source
     weights = cast("list[tuple[str, mx.array]]", tree_flatten(made.parameters()))
@@ -121,8 +123,8 @@ def _open_packing(source: Path, order: Quantizing) -> _Packing:
 
 @contextlib.contextmanager
 def _unfinished_folder(models: Path, name: ModelId) -> Generator[Path]:
-    """Yield an empty folder for the output, deleted afterwards. Raises NotMade if another process
-    uses it."""
+    """Yield an empty folder for the output, and delete it afterwards if it is still there. Raises
+    NotMade if another process uses it."""
     folder = models / UNFINISHED / name.replace("/", "--")
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -159,8 +161,8 @@ def _write_packed(
     report: Callable[[LoadProgress], None],
     stops: Callable[[], bool],
 ) -> bool:
-    """Compute and write all weights, dropping them from `packing`; return False if `stops` ended
-    it. Raises OSError."""
+    """Compute and write all weights, and remove them from `packing`. Return False if `stops`
+    returned true before the end. Raises OSError."""
     count, done, index = len(packing.files), 0, dict[str, str]()
     for number in range(count):
         weights, packing.files[number] = packing.files[number], {}
@@ -180,8 +182,8 @@ def _write_packed(
 
 
 def _publish(source: Path, packing: _Packing, folder: Path, target: Path) -> None:
-    """Copy the source's other files beside the weights, sync everything, and rename the folder into
-    place. Raises OSError, NotMade."""
+    """Copy the source's other files (such as the tokenizer) into the folder with the weights, sync
+    all files, and rename the folder to `target`. Raises OSError, or NotMade if `target` exists."""
     for path in sorted(source.iterdir()):
         if TAKEN_ALONG.fullmatch(path.name) and path.name not in OF_THE_SOURCE and path.is_file():
             shutil.copyfile(path, folder / path.name)
@@ -199,7 +201,8 @@ def _publish(source: Path, packing: _Packing, folder: Path, target: Path) -> Non
 
 
 def _save(path: Path, weights: Weights) -> None:
-    """Write a file of weights. Raises OSError, because MLX reports a full disk as RuntimeError."""
+    """Write a file of weights. Raises OSError, even for a full disk, which MLX reports as
+    RuntimeError."""
     try:
         mx.save_safetensors(str(path), weights, {"format": "mlx"})
     except RuntimeError as error:
