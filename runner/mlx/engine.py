@@ -364,7 +364,7 @@ class MlxEngine:
         try:
             held = self._forward.caches_of(row, length)
         except ValueError:
-            return  # The layers cannot take back so many tokens.
+            return  # The layers cannot take back this many tokens.
         caches = copy_of(held, length)
         self._comm.submit(evaluated(caches))
         self._prefixes.keep(entry, caches, length)

@@ -154,10 +154,10 @@ class Forward:
     ) -> bool:
         """Start a step that samples a token for each row and verifies the drafts of some rows.
 
-        `drafts` are drafts from the plan. For each row in `wanted`, the proposer first guesses up
-        to so many tokens. If the model's KV cannot be cut and there are several rows, all drafts
-        are ignored. Return whether the step verifies drafts; the rows' new tokens must then be
-        passed to `accept` before the next step.
+        `drafts` are drafts from the plan. `wanted` has pairs (row, number): the proposer first
+        guesses up to this number of tokens for the row. If the model's KV cannot be cut and there
+        are several rows, all drafts are ignored. Return whether the step verifies drafts; the
+        rows' new tokens must then be passed to `accept` before the next step.
         """
         if not self._capabilities.verifies:
             why = "this engine cannot verify drafts"

@@ -269,8 +269,8 @@ class SlabKV(LayerKV):
         self.parts = tuple(self._moved(part, slots, source, target) for part in self.parts)
 
     def pack(self, slots: Sequence[int], rows: Sequence[PackedRow], end: int) -> None:
-        """Copy the KV of these slots into new arrays as `move` does, without gaps, so that every
-        row ends before column `end`."""
+        """Copy the KV of these slots without gaps into new arrays of the size in `shape`. Every row
+        then ends before column `end`."""
         self.parts = tuple(self._packed(part, slots, rows, end) for part in self.parts)
 
     def clear(self) -> None:

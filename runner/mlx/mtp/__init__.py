@@ -1,8 +1,8 @@
-"""Talks to MLX: guesses tokens with the model's head for multi-token prediction (decision 0107).
+"""Talks to MLX: guesses tokens with a model's MTP head (multi-token prediction; decision 0107).
 
 The head is one more decoder layer of the model's family. It reads the hidden states that the
-model's own forwards compute anyway. It never changes a text: its guesses are verified like those of
-a draft model, and an error ends its guesses alone.
+model's own forward passes compute anyway. It never changes an answer: its guesses are verified like
+those of a draft model. After an error, the head makes no more guesses; the model is not affected.
 """
 
 from runner.mlx.mtp.block import LoadedHead, open_head

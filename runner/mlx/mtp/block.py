@@ -1,13 +1,14 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: builds the MTP head of a model from its tensors, strictly, and tries it out.
+"""Talks to MLX: builds the MTP head of a model from its tensors, and tries it out.
 
-Its decoder layer is a second instance of the model's last layer, so it has the family's own class,
-and is quantised as that layer is. The tensors go through the family's own conversion of names.
+Every tensor must have the expected name and shape. The head's decoder layer is built like the
+model's last layer, with the same class and the same quantisation. mlx-lm's code for the family
+converts the names of its tensors.
 
-In checkpoints of Qwen3-Next and Qwen3.5, the weight w of a norm stands for 1 + w, and mlx-lm adds
-the 1 when it converts a model. Heads exist in both forms.
+In original checkpoints of Qwen3-Next and Qwen3.5, a norm with the stored weight w multiplies by
+1 + w. mlx-lm adds this 1 when it converts a model. MTP heads exist in both forms.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from runner.mlx.mtp.tensors import HeadTensors, Tensors, UnusableHead, read_head
 
 TRIAL_TOKENS = 5
 ZERO_CENTRED = ("qwen3_next", "qwen3_5")
-"""Families whose checkpoints have norms around 0."""
+"""Families in whose original checkpoints the weights of norms are around 0, not 1."""
 
 
 class Block(nn.Module):
-    """The head without embedding and vocabulary, which are the model's."""
+    """An MTP head without the embedding and the projection onto the vocabulary, for which it uses
+    those of the model."""
 
     def __init__(self, layer: nn.Module, width: int, eps: float) -> None:
         super().__init__()
@@ -46,8 +48,9 @@ class Block(nn.Module):
         self.norm = nn.RMSNorm(width, eps=eps)
 
     def __call__(self, hidden: mx.array, embedded: mx.array, cache: RowKV) -> mx.array:
-        """Return the layer's output (1, tokens, width) for hidden states and the embeddings of the
-        tokens after them, both (1, tokens, width), and add their KV to the cache."""
+        """Return the layer's output (1, tokens, width), and add the KV of its tokens to the cache.
+        `hidden` are hidden states, and `embedded` the embeddings of the tokens after them, both
+        (1, tokens, width)."""
         parts = [self.embedding_norm(embedded), self.hidden_norm(hidden)]
         both = self.projection(mx.concatenate(parts, axis=-1))
         mask = cache.make_mask(both.shape[1], return_array=True)
@@ -56,7 +59,9 @@ class Block(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class LoadedHead:
-    """A loaded head, which guesses up to `depth` tokens in a row."""
+    """A loaded MTP head, which guesses up to `depth` tokens in succession. `feeds_normed`: guesses
+    after the first start from its normed output. `tap` gives it the model's embedding and
+    projection."""
 
     block: Block
     tap: LastTokenHead
@@ -67,7 +72,8 @@ class LoadedHead:
     kv_bytes_per_token: int = 0
 
     def run(self, hidden: mx.array, tokens: Sequence[TokenId] | mx.array, cache: RowKV) -> mx.array:
-        """Return the output (1, tokens, width) for hidden states and the tokens after them."""
+        """Return the head's output (1, tokens, width) for hidden states and the tokens after
+        them."""
         ids = tokens if isinstance(tokens, mx.array) else mx.array([list(tokens)], mx.int32)
         return self.block(hidden, self.tap.embedded(ids), cache)
 
@@ -87,8 +93,9 @@ def open_head(
     tap: LastTokenHead,
     precision: Precision,
 ) -> LoadedHead | str:
-    """Load the head in `folder`, which guesses up to `depth` tokens in a row, for the loaded model
-    in the folder `target`, with these facts. Return why it cannot be used if it cannot."""
+    """Load the MTP head in `folder` for the loaded model in the folder `target`, which has these
+    facts. The head guesses up to `depth` tokens in succession. If it cannot be used, return the
+    reason as text."""
     try:
         if not tap.can_tap:
             raise UnusableHead("the model's embedding or projection was not found")
@@ -118,8 +125,8 @@ def open_head(
 
 
 def norms_around_one(tensors: HeadTensors) -> list[tuple[str, mx.array]]:
-    """Return the weights of all norms of a head, by their names in a `Block`, around 1. Most of
-    them tell whether they are around 0."""
+    """Return the weights of all norms of a head, by their names in a `Block`, in the form around 1.
+    If most of them are around 0, 1 is added to all."""
     parts = {
         "embedding_norm": tensors.embedding_norm,
         "hidden_norm": tensors.hidden_norm,
@@ -141,7 +148,8 @@ def _eps(config: Mapping[str, Any]) -> float:
 def _filled(
     model: nn.Module, layers: Sequence[nn.Module], eps: float, tensors: HeadTensors
 ) -> Block:
-    """Return the head with these tensors, unevaluated. Raises UnusableHead."""
+    """Return a head with these tensors, unevaluated. Raises UnusableHead if a tensor is unknown or
+    missing, or has a wrong shape."""
     width = tensors.norm["weight"].shape[-1] if "weight" in tensors.norm else 0
     block = Block(layers[-1], width, eps)
     packed = _packing(layers[-1])
@@ -158,7 +166,7 @@ def _filled(
         given = _packed(block, given)
     wanted = dict(cast(list[tuple[str, mx.array]], tree_flatten(block.parameters())))
     if unknown := sorted(given.keys() - wanted.keys()):
-        raise UnusableHead(f"its tensor {unknown[0]} is not one of the model's layer")
+        raise UnusableHead(f"the model has no counterpart of its tensor {unknown[0]}")
     if missing := sorted(wanted.keys() - given.keys()):
         raise UnusableHead(f"its tensor {missing[0]} is missing")
     for name, array in given.items():
@@ -170,8 +178,8 @@ def _filled(
 
 
 def _as_family(model: nn.Module, number: int, tensors: Tensors) -> Tensors:
-    """Return a layer's tensors as mlx-lm names and stacks those of the layer `number`. Names that
-    the family's conversion does not know stay as they are."""
+    """Return the head's layer tensors with the names and the stacking that mlx-lm gives to those of
+    layer `number`. Names that mlx-lm's conversion for the family does not know are unchanged."""
     convert = getattr(model, "sanitize", None)
     prefix = f"model.layers.{number}."
     renamed = {f"{prefix}{name}": array for name, array in tensors.items()}
@@ -185,7 +193,7 @@ def _as_family(model: nn.Module, number: int, tensors: Tensors) -> Tensors:
 
 
 def _packing(layer: nn.Module) -> dict[str, Any] | None:
-    """Return how a layer is quantised; None if it is not."""
+    """Return the quantisation of a layer (group size, bits and mode); None if it has none."""
     for _, module in layer.named_modules():
         if isinstance(module, nn.QuantizedLinear):
             return {"group_size": module.group_size, "bits": module.bits, "mode": module.mode}
@@ -193,7 +201,8 @@ def _packing(layer: nn.Module) -> dict[str, Any] | None:
 
 
 def _packed(block: Block, given: Tensors) -> dict[str, mx.array]:
-    """Return the tensors, quantised where the block's modules are and they are not yet."""
+    """Return the tensors. A tensor is first quantised if its module in the block is quantised and
+    the tensor is not."""
     packed = dict(given)
     for path, module in cast(list[tuple[str, Any]], block.named_modules()):
         weight = packed.get(f"{path}.weight")
@@ -206,7 +215,8 @@ def _packed(block: Block, given: Tensors) -> dict[str, mx.array]:
 
 
 def _tried(head: LoadedHead, vocabulary: int) -> int:
-    """Compute some tokens, and return the bytes of KV of one. Raises UnusableHead."""
+    """Compute some tokens, and return the KV bytes per token. Raises UnusableHead if the output has
+    a wrong shape."""
     cache = RowKV()
     tokens = [TokenId((3 + 7 * at) % vocabulary) for at in range(TRIAL_TOKENS)]
     hidden = head.block.norm(head.tap.embedded(mx.array([tokens], mx.int32)))

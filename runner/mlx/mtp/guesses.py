@@ -2,10 +2,11 @@
 # (mlx leaves the arguments of `eval` untyped)
 """Talks to MLX: guesses the next tokens of a row with the model's MTP head.
 
-The head follows one row. It gets the row's hidden states, position by position, from the forwards
-of the model. Its KV of a position needs the token after it, so the last ones wait for their tokens.
-If it missed positions of the row, it begins anew after them. Guesses are drawn with the model's
-random keys, penalties and bias.
+The head follows one row at a time. The model's forward passes give it the row's hidden states,
+position by position. To compute its KV of a position, the head needs the token after that position.
+So the last hidden states wait until their next tokens are known. If the head missed positions of
+the row, it starts again after them, without earlier KV. Guesses are drawn with the row's own random
+keys, penalties and bias.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ from runner.mlx.sampling import (
 )
 
 ROOM_TOKENS = 256
-"""Room for further tokens of a row."""
+"""Room in the head's KV for tokens that a row will gain."""
 MOST_WAITING = 256
-"""If more hidden states wait, as while a row decodes plainly, the head computes their KV."""
+"""If more hidden states than this wait, the head computes their KV. They collect while the row
+decodes without guesses."""
 CHUNK_TOKENS = 512
 TRIAL_TOKENS, TRIAL_TIMES = 8, 3
 
 
 @dataclass(slots=True)
 class _Followed:
-    """The row that the head follows, and its prompt. The KV has `fed` positions from `start` on,
-    and guesses after them. `waiting` are the hidden states of the next `waits` positions."""
+    """The row that the head follows, with its prompt. `cache` has the KV of `fed` positions of the
+    row from `start` on, and behind them that of guesses. `waiting` are the hidden states of the
+    next `waits` positions, whose KV is not computed yet."""
 
     row: RowId
     prompt: tuple[TokenId, ...]
@@ -51,12 +54,12 @@ class _Followed:
 
     @property
     def end(self) -> int:
-        """Return the first position whose hidden state is not there."""
+        """Return the first position whose hidden state the head has not received."""
         return self.start + self.fed + self.waits
 
 
 class MtpGuesses(Proposer):
-    """Guesses tokens of the rows of a model with `vocabulary` tokens."""
+    """Guesses tokens with an MTP head, for one row of the model at a time."""
 
     def __init__(self, head: LoadedHead, vocabulary: int) -> None:
         super().__init__(vocabulary, head.context_tokens)
@@ -76,8 +79,8 @@ class MtpGuesses(Proposer):
     def measured(
         self, facts: EngineFacts, clock: Callable[[], float], plain_s: float
     ) -> EngineFacts:
-        """Return the model's facts with the cost of a guessed token, in plain steps of `plain_s`
-        seconds by this clock."""
+        """Measure a guess, and return the model's facts with the cost of a guessed token. The unit
+        is a plain step, which takes `plain_s` seconds by this clock."""
         tokens = [TokenId((3 + 7 * at) % self.vocabulary) for at in range(TRIAL_TOKENS)]
         hidden = self._head.tap.embedded(mx.array([tokens], mx.int32))
         seconds: list[float] = []
@@ -93,7 +96,7 @@ class MtpGuesses(Proposer):
         return replace(facts, draft_token_cost=cost, no_mtp="")
 
     def noted(self, facts: EngineFacts) -> EngineFacts:
-        """Return the model's facts, with the error that ended the guesses, if there is one."""
+        """Return the model's facts. If an error ended the guesses, they say so."""
         why = f"the MTP head failed: {self.failure}"
         return replace(facts, no_mtp=why) if self.failure and facts.no_mtp != why else facts
 
@@ -102,12 +105,12 @@ class MtpGuesses(Proposer):
         return self._followed is not None and self._followed.row == row
 
     def drop(self) -> None:
-        """Free the KV of the row."""
+        """Free the KV of the row that the head follows."""
         self._followed = None
 
     def prompt(self, row: EngineRow, start: int, hidden: mx.array) -> list[mx.array]:
-        """Add the hidden states (1, tokens, width) of a chunk of a row's prompt from the position
-        `start` on, and follow the row. Return arrays to evaluate."""
+        """Follow the row, and take the hidden states (1, tokens, width) of a chunk of its prompt
+        that begins at the position `start`. Return arrays to evaluate."""
         followed = self._followed
         if self.failure:
             return []
@@ -118,7 +121,7 @@ class MtpGuesses(Proposer):
         return self._caught_up(followed)
 
     def add(self, hidden: mx.array) -> list[mx.array]:
-        """Add the next hidden states (1, tokens, width) of the followed row. Return arrays to
+        """Take the next hidden states (1, tokens, width) of the followed row. Return arrays to
         evaluate."""
         followed = self._followed
         if followed is None or not hidden.shape[1]:
@@ -128,8 +131,9 @@ class MtpGuesses(Proposer):
         return [hidden, *(self._caught_up(followed) if followed.waits > MOST_WAITING else ())]
 
     def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> tuple[TokenId, ...]:
-        """Return up to `most` guesses after all tokens of a row; none if the head has missed some
-        of its positions."""
+        """Return up to `most` guesses of the tokens that follow `tokens`, which are all tokens of
+        the row. If the head has missed positions of the row, return none, and follow it from now
+        on."""
         followed = self._followed
         if followed is None or followed.row != row.name or followed.end != len(tokens) - 1:
             self._follow(row, len(tokens) - 1)
@@ -146,7 +150,7 @@ class MtpGuesses(Proposer):
         return self._followed
 
     def _caught_up(self, followed: _Followed) -> list[mx.array]:
-        """Compute the KV of all waiting positions whose next tokens are there. Return arrays to
+        """Compute the KV of all waiting positions whose next tokens are known. Return arrays to
         evaluate."""
         tokens = (*followed.prompt, *self.made.get(followed.row, ()))
         tokens = tokens[followed.start + followed.fed + 1 : followed.end + 1]
@@ -160,8 +164,8 @@ class MtpGuesses(Proposer):
         return evaluated([followed.cache])
 
     def _fed(self, followed: _Followed, tokens: Sequence[TokenId]) -> mx.array:
-        """Compute the KV of as many waiting positions as there are tokens, each with the token
-        after it. Return the head's output, unevaluated; the guesses after them are cut off."""
+        """Compute the KV of the first waiting positions; `tokens` are the tokens after each of
+        them. The KV of earlier guesses is removed. Return the head's output, unevaluated."""
         followed.cache.offset = followed.fed
         hidden = mx.concatenate(followed.waiting, axis=1)
         out = hidden
@@ -177,7 +181,8 @@ class MtpGuesses(Proposer):
     def _guesses(
         self, followed: _Followed, out: mx.array, draw: RowDraw, most: int
     ) -> tuple[TokenId, ...]:
-        """Return `most` guesses after an output of the head."""
+        """Return `most` guesses. The first one is drawn from the last token of the head's output
+        `out`, and each further one from the head's output for the guess before it."""
         sampler = guess_sampler(draw, self.vocabulary)
         drawn: list[mx.array] = []
         while True:

@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `async_eval` untyped)
-"""Talks to MLX: hands the hidden states of the model's forwards to its MTP head.
+"""Talks to MLX: passes the hidden states of the model's forward passes to its MTP head.
 
-Each method follows one forward of the model. Without a head, none of them does anything.
+The engine calls one of the methods after each forward pass. Without a head, they do nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.mlx.sampling import EngineRow
 
 
 class HiddenStates:
-    """The hidden states of the last forward. `head` reads them; None: there is no head."""
+    """Passes the hidden states of each forward pass to `head`; None: the model has no MTP head."""
 
     def __init__(self, tap: LastTokenHead) -> None:
         self.tap = tap
@@ -27,13 +27,14 @@ class HiddenStates:
         self._drafted: dict[RowId, mx.array] = {}
 
     def use(self, head: MtpGuesses) -> None:
-        """Give this head the hidden states of each forward from now on."""
+        """From now on, pass the hidden states of each forward pass to this head."""
         self.head = head
         self.tap.taps = True
 
     def of_prompts(self, rows: Sequence[tuple[EngineRow, int, int]]) -> list[mx.array]:
-        """Take a forward of chunks of prompts: by index of the batch, a row, the position of its
-        first token, and the number of its tokens. Return arrays to evaluate."""
+        """Take the hidden states of a forward pass over prompt chunks. For each index in its batch,
+        `rows` has the row, the position of the chunk's first token, and the number of the chunk's
+        tokens. Return arrays to evaluate."""
         arrays: list[mx.array] = []
         for hidden in self.tap.take_hidden():
             for index, (row, start, count) in enumerate(rows):
@@ -42,8 +43,9 @@ class HiddenStates:
         return arrays
 
     def of_step(self, slots: Iterable[tuple[int, EngineRow]], lag: int = 0) -> list[mx.array]:
-        """Take a forward that gives each row one token. Its first `lag` columns repeat tokens whose
-        hidden states were taken before. Return arrays to evaluate."""
+        """Take the hidden states of a plain decode step. `slots` has the rows with their slots. The
+        first `lag` columns repeat tokens whose hidden states were taken before. Return arrays to
+        evaluate."""
         arrays: list[mx.array] = []
         for hidden in self.tap.take_hidden():
             for slot, row in slots:
@@ -52,8 +54,8 @@ class HiddenStates:
         return arrays
 
     def of_drafts(self, slots: Iterable[tuple[int, EngineRow]], lag: int = 0) -> None:
-        """Take a forward that verifies drafts; `accept` says which of its tokens count. Its first
-        `lag` columns repeat earlier ones, as in `of_step`."""
+        """Take the hidden states of a step that verifies drafts, until `accept` says which of its
+        tokens are valid. The arguments are those of `of_step`."""
         self._drafted = {}
         for hidden in self.tap.take_hidden():
             for slot, row in slots:
@@ -61,11 +63,12 @@ class HiddenStates:
                     self._drafted[row.name] = hidden[slot : slot + 1, lag:]
 
     def discard(self) -> None:
-        """Discard the hidden states of a forward that only repeats tokens."""
+        """Discard the hidden states of a forward pass that only repeats tokens."""
         self.tap.take_hidden()
 
     def accept(self, made: Mapping[RowId, Sequence[TokenId]]) -> None:
-        """Keep the hidden states from which the new tokens of rows were drawn."""
+        """After a step that verified drafts, pass on the hidden states of its valid tokens. `made`
+        has the new tokens of each row."""
         drafted, self._drafted = self._drafted, {}
         arrays: list[mx.array] = []
         for name, hidden in drafted.items():

@@ -26,13 +26,13 @@ Tensors = Mapping[str, mx.array]
 
 
 class UnusableHead(Exception):
-    """The head cannot be used; `args[0]` says why."""
+    """An MTP head cannot be used; `args[0]` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadTensors:
-    """The tensors of a head by their names in each part, such as `weight`. `feeds_normed`: deeper
-    guesses start from its normed output."""
+    """The tensors of each part of an MTP head, by their names within the part, such as `weight`.
+    `feeds_normed`: guesses after the first start from the head's normed output."""
 
     embedding_norm: Tensors
     hidden_norm: Tensors
@@ -43,8 +43,8 @@ class HeadTensors:
 
 
 def read_head(folder: Path, target: Path, layers: int, vocabulary: int) -> HeadTensors:
-    """Return the head in a folder, which may be that of its model (`target`), a model of so many
-    layers and tokens. Raises UnusableHead."""
+    """Read the MTP head in a folder, which may be the folder of its model, `target`. The model has
+    `layers` layers and `vocabulary` tokens. Raises UnusableHead with the reason."""
     arrays: dict[str, mx.array] = {}
     files = sorted(folder.glob("*.safetensors"))
     for path in files:
@@ -60,10 +60,13 @@ def read_head(folder: Path, target: Path, layers: int, vocabulary: int) -> HeadT
     if names is None:
         raise UnusableHead(f"the folder {folder.name} has no tensors of an MTP head")
     if names.unknown:
-        raise UnusableHead(f"the tensor {names.unknown[0]} has no place in it")
+        raise UnusableHead(f"shoal does not know the purpose of its tensor {names.unknown[0]}")
     for name in names.parts.get(VOCABULARY, {}).values():
         if arrays[name].ndim == 2 and len(arrays[name]) != vocabulary:
-            why = f"{name} has {len(arrays[name]):,} rows; the model has {vocabulary:,} tokens"
+            why = (
+                f"its tensor {name} is for {len(arrays[name]):,} tokens; the model's vocabulary "
+                f"has {vocabulary:,}"
+            )
             raise UnusableHead(why)
     has_tokenizer = folder != target and (folder / TOKENIZER).exists()
     if has_tokenizer and (other := other_vocabulary(folder, target)) is not None:
@@ -71,6 +74,6 @@ def read_head(folder: Path, target: Path, layers: int, vocabulary: int) -> HeadT
     parts: dict[str, Tensors] = {}
     for part in (EMBEDDING_NORM, HIDDEN_NORM, PROJECTION, LAYER, NORM):
         if part not in names.parts:
-            raise UnusableHead(f"it lacks the tensors of its {part.replace('_', ' ')}")
+            raise UnusableHead(f"the tensors of its {part.replace('_', ' ')} are missing")
         parts[part] = {name: arrays[full] for name, full in names.parts[part].items()}
     return HeadTensors(**parts, feeds_normed=names.feeds_normed)

@@ -1,2 +1,2 @@
-"""One model on several ranks: how the group of ranks forms, and which arrays they exchange in which
-order."""
+"""One model on several ranks: how the ranks join MLX's group, which part of the model each rank
+computes, and which arrays they exchange in which order."""

@@ -1,10 +1,12 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval` untyped)
-"""Talks to MLX: the exchanges of the collective test, each alone on its rank's single stream.
+"""Talks to MLX: makes the exchanges of the collective test (sum, gather, send and receive), and
+checks their results.
 
-Each element's value depends on its index and rank: p(i, r) = ((i mod P) x A + r x B) mod P with P
-the largest prime below 2^16. A sum over up to 256 ranks is an integer below 2^24, exact in float32
-in any order of addition. So a wrong value is an error, not rounding.
+Each rank runs one exchange at a time. The value of element i of rank r is p(i, r) = ((i mod P) x A
++ r x B) mod P. P is the largest prime below 2^16. A sum over up to 256 ranks is an integer below
+2^24, so float32 holds it exactly, in any order of addition. So a wrong value is an error, not
+rounding.
 """
 
 from __future__ import annotations
@@ -21,22 +23,24 @@ from runner.mlx.ranks.comm import GroupComm, meet
 
 PLACES, PER_PLACE, PER_RANK = 65_521, 7_919, 104_729
 LOOK = 1 << 20
-"""Elements made or checked at once, to bound memory."""
+"""How many elements are made or checked at once. This limits memory."""
 
 Expected = Callable[[int, int], mx.array]
-"""Maps (start, stop) to the expected elements."""
+"""A function that returns the expected elements from index `start` to before `stop`."""
 
 
 def open_checks(context: RankContext, memory_limit_bytes: int) -> CollectiveChecks:
-    """Meet the other ranks in the calling thread, which makes all exchanges from then on. Raises
-    CannotForm if one of them does not belong to the group."""
+    """Verify in the calling thread that all ranks belong to the group, and return the checks. This
+    thread must make all later exchanges. Raises CannotForm if a rank does not belong to the
+    group."""
     mx.set_memory_limit(memory_limit_bytes)
     mx.set_cache_limit(0)
     return CollectiveChecks(meet(context))
 
 
 def pattern(rank: int, start: int, stop: int) -> mx.array:
-    """Return the test pattern p(i, rank) of the module for i in [start, stop), float32."""
+    """Return the test pattern p(i, rank) (see the module's text) for i in [start, stop), as
+    float32."""
     places = mx.arange(start, stop, dtype=mx.int32) % PLACES
     return ((places * PER_PLACE + rank * PER_RANK) % PLACES).astype(mx.float32)
 
@@ -68,13 +72,13 @@ class CollectiveChecks:
         return mx.get_peak_memory()
 
     def barrier(self) -> Check:
-        """Sum a 1 from every rank. Return whether the sum is the number of ranks. No rank proceeds
-        before all have called this."""
+        """Sum a 1 from every rank, and check that the sum is the number of ranks. No rank returns
+        before all ranks have called this."""
         here = mx.distributed.all_sum(mx.ones((1,)), group=self._group)
         return look("barrier", here, lambda start, stop: mx.full((1,), float(self.size)))
 
     def check_sum(self, elements: int) -> Check:
-        """Return the errors in a sum of (elements,) patterns over all ranks."""
+        """Sum patterns of this many elements over all ranks, and count wrong elements."""
         self.prepare(elements)
         self.sum_round()
         check = self.check_round()
@@ -82,7 +86,7 @@ class CollectiveChecks:
         return check
 
     def check_gather(self, elements: int) -> Check:
-        """Return the errors in all ranks' patterns, gathered in rank order."""
+        """Gather the patterns of all ranks in rank order, and count wrong elements."""
         gathered = mx.distributed.all_gather(self._pattern(elements), group=self._group)
         mx.eval(gathered)
 
@@ -99,7 +103,8 @@ class CollectiveChecks:
         return look(f"all_gather {elements}", gathered, expected)
 
     def check_relay(self, elements: int) -> Check:
-        """Return the errors in patterns passed once up and once down the ring."""
+        """Pass patterns to the next rank, and then to the previous rank. Count the wrong elements
+        that this rank receives."""
         rank, size = self._rank, self.size
         up, down = (rank + 1) % size, (rank - 1) % size
         there = self._passed(elements, source=down, target=up)
@@ -127,7 +132,7 @@ class CollectiveChecks:
         mx.eval(self._got)
 
     def check_round(self) -> Check:
-        """Return the errors in the sum that the last round computed."""
+        """Count the wrong elements of the sum that the last round computed."""
         assert self._got is not None, "a round was made"
         return look(
             f"all_sum {self._elements}",
@@ -164,7 +169,8 @@ class CollectiveChecks:
 
 
 def look(name: str, got: mx.array, expected: Expected) -> Check:
-    """Return how many elements of `got` are wrong; compares every element, in pieces."""
+    """Compare every element of `got` with the expected one. Return how many are wrong, and the
+    first wrong one."""
     wrong, first = 0, None
     for start, stop in _pieces(got.size):
         differs = got[start:stop] != expected(start, stop)

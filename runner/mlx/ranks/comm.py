@@ -1,17 +1,17 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `async_eval` and its kin untyped)
-"""Talks to MLX: forms the group and runs its ranks' exchanges.
+"""Talks to MLX: joins MLX's group, and exchanges arrays with the other ranks.
 
-Two rules hold. First, all exchanges of a process run on one stream, in the order of its plans,
-which is the same on every rank; `exchange_order` keeps it. Second, an exchange without inputs (a
-`recv`) is submitted to the device alone, after all that must precede it. The device may run
-independent parts of one graph in any order. A ring's first stage submits it only when its result is
-needed (`await_tokens`), and computes independent work until then. On a CPU it is submitted only
-when bytes have arrived, because the device would spin until then (`ring_wait`). After the first
-error of an exchange no other is allowed: it could wait forever.
+Two rules keep the order of exchanges. First, all exchanges of a rank run on one stream, in the
+order of the plans, which is the same on every rank (`exchange_order`). Second, a receive is
+submitted to the device only after all work that must precede it. It has no inputs, and the device
+may run independent parts of one graph in any order. The first stage of a ring submits the receive
+of tokens only when it needs them (`await_tokens`), and computes other work until then. On a CPU, a
+receive is submitted when bytes have arrived, because the device would spin until then
+(`ring_wait`). After an exchange fails, no other is allowed, because it could wait forever.
 
 While a request is traced, a stage on a CPU submits receives, computation and sends one by one, and
-waits for each. The exchanges and their order are the same, and each has its time.
+waits for each, to record its time. The exchanges and their order do not change.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ from runner.mlx.ranks.ring_wait import RingWait
 
 AGAIN_S = 0.25
 PATIENCE_S = 0.5
-"""After this time without bytes, the thread stops waiting for the socket and lets the device wait.
-"""
+"""How long the thread waits for bytes at a socket. After that it lets the device wait."""
 
 LISTENS_S = 0.1
-"""The last rank of a ring connects to rank 0 first, and retries only after a second. It waits this
-long first, because all ranks form at the same time and rank 0 may not listen yet."""
+"""How long the last rank of a ring waits before it connects to rank 0, which may not listen yet.
+After a failed attempt, MLX tries again only after a second."""
 
 MARK_BYTES = 16
 """Length in bytes of the marks that `on_all_ranks` compares."""
@@ -57,10 +56,10 @@ _sockets: list[int] = []
 
 
 def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
-    """Join MLX's group; call it in the main thread, before anything else of MLX runs.
+    """Join MLX's group. Must be called in the main thread, before any other use of MLX.
 
-    The call holds the GIL until the group has formed. Only an interval timer, whose signals arrive
-    in the main thread, can end it. Raises CannotForm with the reason.
+    The call holds the GIL until the group has formed. So only a timer's signal, which arrives in
+    the main thread, can end it after `deadline_s`. Raises CannotForm with the reason.
     """
     if not mx.distributed.is_available(group.backend):
         raise CannotForm(f"this machine's MLX has no {group.backend!r} backend")
@@ -88,7 +87,7 @@ def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Do nothing: catching the signal interrupts a waiting system call."""
+    """Do nothing. The signal itself ends the system call in which MLX waits."""
 
 
 def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]:
@@ -102,8 +101,9 @@ def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]
 
 
 def meet(context: RankContext) -> GroupComm:
-    """Return this rank's exchanges, made in the engine's thread, after `form`. The first exchange
-    is every rank's proof that it belongs to the group: CannotForm names a rank that does not."""
+    """Return this rank's exchanges, after `form`. Must be called in the engine's thread. In the
+    first exchange, every rank proves that it belongs to the group. Raises CannotForm, which names a
+    rank that does not."""
     comm = GroupComm(context)
     mine = mx.array(
         list(group_config.greeting(context.secret, context.generation, context.rank)), mx.uint8
@@ -115,7 +115,7 @@ def meet(context: RankContext) -> GroupComm:
     ]
     rank = group_config.stranger(context.secret, context.generation, greetings)
     if rank is not None:
-        raise CannotForm(f"rank {rank} in the ring does not belong to the group")
+        raise CannotForm(f"the process that joined as rank {rank} does not belong to the group")
     context.met()
     return comm
 
@@ -123,10 +123,10 @@ def meet(context: RankContext) -> GroupComm:
 class Comm:
     """An engine's exchanges with the other ranks of its group, in the engine's thread.
 
-    This class is for a rank with the whole model: nothing is held, deferred or exchanged. Arrays go
-    to the device only through `submit`, `submit_or_hold` and `submit_prompt`, which do not wait for
-    it (but see `GroupComm`). The host only waits for submitted arrays. `exchange_order` decides the
-    order; OutOfOrder is a caller's error.
+    This class is for an engine without a group: it exchanges nothing, and submits all work at once;
+    `GroupComm` is for a group. Arrays reach the device only through `submit`, `submit_or_hold` and
+    `submit_prompt`, which do not wait for it (but see `GroupComm`). The host waits only for arrays
+    that were submitted. OutOfOrder means that the caller made an error.
     """
 
     size = 1
@@ -136,14 +136,14 @@ class Comm:
     hears = True
     """Whether sampled tokens reach this rank."""
     microbatches = 1
-    """How many parts of a step can be in flight at once."""
+    """How many microbatches a step has. Pipeline stages compute them at the same time."""
 
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
-        """Send the followers a plan without waiting; the arguments are those of `SharedPlan`."""
+        """Send a plan to the followers without waiting. The arguments are those of `SharedPlan`."""
 
     def least(self, mine: int) -> int:
-        """Return the smallest value of all ranks, which call this between the same two steps. Waits
-        for all submitted work. Raises OutOfOrder while a submission is being built."""
+        """Return the smallest of all ranks' values. All ranks must call this between the same two
+        steps. Waits for all submitted work. Raises OutOfOrder while a submission is being built."""
         return mine
 
     def submit(self, arrays: list[mx.array]) -> None:
@@ -151,12 +151,12 @@ class Comm:
         mx.async_eval(arrays)
 
     def submit_or_hold(self, arrays: list[mx.array]) -> None:
-        """Submit the end of a step, or hold it until `flush` if the following ranks would otherwise
-        wait for their next plan."""
+        """Submit the end of a step. A lead on a CPU holds it until `flush` instead, because its
+        followers would otherwise wait for their next plan."""
         mx.async_eval(arrays)
 
     def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
-        """Submit or hold a part of a prompt. Return the arrays to wait for until it is computed."""
+        """Submit or hold a part of a prompt. Return arrays that are ready when it is computed."""
         everything = [*drawn, *caches]
         mx.async_eval(everything)
         return everything
@@ -165,7 +165,7 @@ class Comm:
         """Submit all held arrays, in the order in which they were held."""
 
     def await_tokens(self, tokens: mx.array) -> None:
-        """Submit the deferred receives up to `tokens`, in order, so that one can wait for them."""
+        """Submit all deferred receives up to that of `tokens`, which the caller will wait for."""
 
     def settle(self) -> None:
         """Submit all held or deferred work. Raises OutOfOrder while a submission is being built."""
@@ -185,15 +185,15 @@ class Comm:
         return tokens
 
     def recv_tokens(self, count: int, out: mx.array) -> mx.array:
-        """Return (count,) int32: the tokens that the lead sampled from the forward ending in `out`.
-        If they do not reach this rank they are zeros, ready when `out` is."""
+        """Return the tokens that the lead sampled after the forward pass with the output `out`:
+        (count,) int32. On a rank that tokens do not reach, return zeros, ready when `out` is."""
         raise OutOfOrder("a rank without a group cannot receive tokens from a lead")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crossing:
-    """A send or a receive in the submission under construction. `array` is ready when the exchange
-    is done. `sends` is ready when its data can be sent; None for a receive."""
+    """A send or a receive in the submission that is being built. `array` is ready when the exchange
+    is done. `sends` is the array to send, which is ready before; None for a receive."""
 
     what: Crosses
     peer: int
@@ -202,7 +202,7 @@ class Crossing:
     sends: mx.array | None
 
     def tell(self, spans: RankRecorder, *, at: float) -> None:
-        """Record in `spans` that the data of this exchange was sent or arrived at `at`."""
+        """Record in `spans` that the data of this exchange was sent, or has arrived, at `at`."""
         spans.crossed(
             self.what,
             self.peer,
@@ -214,11 +214,11 @@ class Crossing:
 
 
 class GroupComm(Comm):
-    """The exchanges of one rank in a group. Made in the engine's thread, after `form`.
+    """The exchanges of one rank in a group. Must be made in the engine's thread, after `form`.
 
-    Without Metal the device's queue is short, so submitting a step blocks until most of it is
-    computed. The followers would wait for their next plan for as long. So the lead holds the end of
-    a step, sends the next plan, and then submits what it held.
+    Without Metal, the device's queue is short, so submitting a step blocks until most of it is
+    computed. Meanwhile the lead could not send the next plan, and the followers would wait for it.
+    So the lead holds the end of a step, sends the next plan, and then submits what it held.
     """
 
     def __init__(self, context: RankContext) -> None:
@@ -230,8 +230,8 @@ class GroupComm(Comm):
         self.is_first_stage = self.pipes and context.rank == context.size - 1
         self.hears = self.leads or not self.pipes or self.is_first_stage
         buffered = self.pipes and context.backend == "ring"
-        # A stage must be able to send tokens before the other end takes them: a ring's sockets
-        # buffer so much, of JACCL that is not known.
+        # A stage must be able to send tokens before the receiver takes them. The sockets of a ring
+        # have buffers for that; it is not known if JACCL has.
         self.microbatches = context.size if buffered else 1
         self._defers = self.is_first_stage and buffered
         on_cpu = not mx.metal.is_available()
@@ -253,8 +253,8 @@ class GroupComm(Comm):
         return least[0]
 
     def on_all_ranks(self, marks: Sequence[bytes], most: int) -> list[bool]:
-        """Return for each mark (`MARK_BYTES` bytes) whether every rank has it; no rank has more
-        than `most`. All ranks must call this; it is an exchange and waits for its result."""
+        """Return for each mark (`MARK_BYTES` bytes) whether every rank passed it too. A rank may
+        pass at most `most` marks. All ranks must call this exchange, which waits for its result."""
         self.settle()
         mine = mx.array(list(b"".join(marks).ljust(most * MARK_BYTES, b"\0")), mx.uint8)
         gathered: list[list[int]] = (
@@ -266,8 +266,9 @@ class GroupComm(Comm):
         return [all(mark in rank for rank in held) for mark in marks]
 
     def recv_hidden(self, shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
-        """Return the previous stage's hidden states, (rows, tokens, width), in flight. Submit
-        everything computed from them, and nothing else, before the next receive."""
+        """Return the hidden states from the previous stage, (rows, tokens, width), which may not
+        have arrived yet. Before the next receive, submit all arrays that depend on them, and no
+        others."""
         arriving = mx.distributed.recv(shape, dtype, self.context.rank + 1, group=self.group)
         self._order.take_in(arriving)
         self._note("hidden", self.context.rank + 1, arriving)
@@ -291,7 +292,8 @@ class GroupComm(Comm):
         return [out] if self.pipes and not self.leads else []
 
     def send_tokens(self, tokens: mx.array) -> mx.array:
-        """Return the tokens, to be sent to the first stage or shared by a sum over tensor ranks."""
+        """Return the tokens. Evaluating the result sends them to the first stage of a pipeline, or
+        to all ranks of a tensor group (as a sum)."""
         if self.pipes:
             sent = mx.distributed.send(tokens, self.context.size - 1, group=self.group)
             self._note("tokens", self.context.size - 1, sent, tokens)
@@ -299,8 +301,9 @@ class GroupComm(Comm):
         return mx.distributed.all_sum(tokens, group=self.group)
 
     def recv_tokens(self, count: int, out: mx.array) -> mx.array:
-        """Return a follower's tokens. A first stage submits `out` first, because the lead samples
-        from its result; in a ring the receive is then deferred until the tokens are awaited."""
+        """Return the lead's tokens on a follower. The first stage submits `out` first, because the
+        lead samples from what follows from it. In a ring, the receive is deferred until the tokens
+        are awaited."""
         none = mx.zeros((count,), mx.int32)
         if self.is_first_stage:
             self.submit([out])
@@ -313,7 +316,7 @@ class GroupComm(Comm):
         return after if self.pipes else mx.distributed.all_sum(after, group=self.group)
 
     def submit(self, arrays: list[mx.array]) -> None:
-        """Submit held arrays, then `arrays`, each when its input is arriving."""
+        """Submit the held arrays, and then `arrays`, each when the data that it needs arrives."""
         self._give(self._order.submit(arrays))
 
     def submit_or_hold(self, arrays: list[mx.array]) -> None:
@@ -321,9 +324,9 @@ class GroupComm(Comm):
         self._give(self._order.submit_or_hold(arrays))
 
     def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
-        """Submit a part of a prompt, or in a pipeline hold it if `submit_or_hold` would. Return the
-        arrays to wait for. If submissions can be held, these are only the tokens or the received
-        hidden states, because a held step may change the caches in place."""
+        """Submit a part of a prompt; in a pipeline, hold it if `submit_or_hold` would. Return the
+        arrays to wait for. If this rank holds submissions, the caches are not among them, because a
+        held step may change the caches in place."""
         everything = [*drawn, *caches]
         if not self.pipes:
             self.submit(everything)
@@ -344,8 +347,8 @@ class GroupComm(Comm):
     def _note(
         self, what: Crosses, peer: int, crossing: mx.array, sends: mx.array | None = None
     ) -> None:
-        """Count the bytes of an exchange. While a request is traced, also time it when it is
-        submitted."""
+        """Count the bytes of an exchange. While a request is traced, also note the exchange, so
+        that its time is recorded when it is submitted."""
         if (way := self._ways.get(peer)) is not None:
             (way.add_received if sends is None else way.add_sent)(crossing.nbytes)
         if self._ring is not None and self._spans.notes:
@@ -373,8 +376,8 @@ class GroupComm(Comm):
             self._received = arrival
 
     def _give_noted(self, submissions: Sequence[Submission[mx.array, Crossing]]) -> None:
-        """Submit like `_give`, but wait for each recorded exchange before submitting the next, so
-        that the recorded instant is the one at which the data was sent or arrived."""
+        """Submit like `_give`, but wait for each noted exchange before the next, so that the
+        recorded time is the one at which its data was sent or arrived."""
         spans = self._spans
         before = spans.part
         for submission in submissions:

@@ -1,14 +1,14 @@
 """The order in which one rank of a group submits computation and exchanges to its device.
 
-Pure. A *submission* is given to the device at once: arrays, and the exchange that they consume, if
-any (`arrival`). `NEXT` lists its states. Every rank runs the same plans, and together the orders of
-all ranks promise that the exchanges between any two of them match on both sides:
+Pure. A *submission* is work that the device gets in one call: arrays, and the received array that
+they need, if any (`arrival`). `NEXT` lists the states of a submission. Every rank runs the same
+plans. If each rank keeps these rules, the exchanges between any two ranks match on both sides:
 
-- Submissions reach the device in the order in which they were built, held ones included.
-- Due submissions (tokens that a stage receives from the lead's side) reach it alone, in the order
-in which they were deferred, not before they are awaited.
-- Each is submitted once. An awaited submission was submitted before, or is submitted now.
-- A call that would break this raises OutOfOrder and changes nothing.
+- Submissions reach the device in the order in which they were built, also if they were held.
+- A due submission is the deferred receive of tokens from the lead. It reaches the device only when
+the tokens are awaited. Due submissions keep the order in which they were deferred.
+- Each submission is submitted once. When its tokens are awaited, it is submitted unless it was.
+- A call that would break a rule raises OutOfOrder and changes nothing.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ NEXT: Mapping[State, Mapping[Signal, State]] = {
 
 
 class OutOfOrder(Exception):
-    """The caller would make this rank exchange in another order than its neighbours."""
+    """A call was refused, because it would make this rank exchange arrays in another order than its
+    neighbours."""
 
 
 @dataclass(slots=True, eq=False)
 class Submission(Generic[A, N]):
-    """Work that is given to the device in one call. `arrival` is a received array that only
-    `arrays` consume, or None. `notes` are the caller's records from its construction."""
+    """Work that the device gets in one call. `arrival` is a received array that only `arrays` use,
+    or None. `notes` are records that the caller attached while it built the submission."""
 
     arrays: Sequence[A]
     arrival: A | None = None
@@ -76,21 +77,20 @@ class ExchangeOrder(Generic[A, N]):
 
     @property
     def arriving(self) -> list[A]:
-        """Return the received array (arrival) that the submission under construction consumes, in a
-        list; an empty list if it consumes none."""
+        """Return a list with the received array (arrival) that the submission under construction
+        uses. The list is empty if it uses none."""
         return [] if self._arrival is None else [self._arrival]
 
     def take_in(self, arrival: A) -> None:
-        """Make the submission under construction consume `arrival`. Raises OutOfOrder while an
-        earlier arrival is neither submitted nor held, because the device may begin two arrivals in
-        either order."""
+        """Make the submission under construction use the received array `arrival`. Raises
+        OutOfOrder if it already uses one, because the device may begin two receives of a submission
+        in either order."""
         if self._arrival is not None:
-            raise OutOfOrder("a second arrival before the first one's submission was finished")
+            raise OutOfOrder("a second receive before the submission with the first was finished")
         self._arrival = arrival
 
     def note(self, what: N) -> None:
-        """Attach a note to the submission under construction; if there is none, to the next
-        deferred one."""
+        """Attach a note to the submission that is finished or deferred next."""
         self._notes.append(what)
 
     def submit(self, arrays: Sequence[A]) -> list[Submission[A, N]]:
@@ -107,8 +107,8 @@ class ExchangeOrder(Generic[A, N]):
         return []
 
     def defer(self, tokens: A) -> None:
-        """Defer the receive of `tokens`, which consumes only an exchange: it is submitted when the
-        tokens are awaited (until then it is due). Raises OutOfOrder while a submission is being
+        """Defer the receive of `tokens`, which depends on no other array: it is due until the
+        tokens are awaited, and then submitted. Raises OutOfOrder while a submission is being
         built."""
         self._expect_nothing_built()
         due = Submission([tokens], tokens, self._taken_notes())
@@ -152,7 +152,7 @@ class ExchangeOrder(Generic[A, N]):
 
     def _expect_nothing_built(self) -> None:
         if self._arrival is not None:
-            raise OutOfOrder("the submission that consumes an arrival was not finished")
+            raise OutOfOrder("the submission that uses a received array was not finished")
 
 
 def _submitted(

@@ -1,13 +1,15 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: tensor shards of families that mlx-lm does not shard: Qwen3-Next and Nemotron-H.
+"""Talks to MLX: cuts models of families for which mlx-lm has no tensor sharding: Qwen3-Next and
+Nemotron-H.
 
 Heads, mixer groups and the inner dimensions of MLPs and experts are divided evenly between the
-ranks. Routers, norms over one head and latent projections are whole on each. If a size does not
-divide, Unsplittable names it. A block's ranks hold partial sums after its last projection and add
-them there: one exchange per mixer, MLP or mixture, as in mlx-lm's own shards. Arrays are cut
-lazily, so a rank reads only what it keeps.
+ranks. Every rank has whole routers, norms over one head and latent projections. If a size is not
+divisible by the number of ranks, Unsplittable names it. After the last projection of a block, the
+ranks have partial results, which they sum in one exchange. So there is one exchange per mixer, MLP
+or mixture of experts, as in mlx-lm's own shards. Arrays are cut lazily, so a rank reads only its
+own part.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from mlx.nn.layers.distributed import shard_inplace, shard_linear
 from runner.mlx.ranks.layer_probe import Unsplittable, retype
 
 Segments = int | list[int]
-"""The parts of a layer's output that are cut separately: the number of equal parts, or the index at
-which each part ends."""
+"""The segments of a layer's output, each of which is divided between the ranks: the number of equal
+segments, or the indices at which one ends and the next begins."""
 
 
 def own_shard(module: Any) -> Callable[[Any, Any], None] | None:
@@ -56,8 +58,8 @@ def _qwen3_next(module: Any, group: Any) -> None:
 
 
 def _gated_delta_net(mixer: Any, group: Any) -> None:
-    """Cut a gated delta net by key heads: a key head stays together with its value heads in both
-    projections."""
+    """Cut a gated delta net by key heads. A key head and its value heads stay on one rank, in both
+    input projections."""
     size = group.size()
     heads = divided("linear_num_key_heads", mixer.num_k_heads, size)
     keys = mixer.key_dim
@@ -96,12 +98,12 @@ def _nemotron_h(module: Any, group: Any) -> None:
             case "E":
                 _nemotron_h_mixture(layer.mixer, group)
             case kind:
-                raise Unsplittable(f"unknown kind of block: {kind!r}")
+                raise Unsplittable(f"shoal cannot divide a layer of the type {kind!r}")
 
 
 def _mamba2(mixer: Any, group: Any) -> None:
-    """Cut a Mamba-2 mixer by groups; each group has its heads, its B and C, and its own norm. The
-    first projection outputs the gate, x, B, C and dt, in this order."""
+    """Cut a Mamba-2 mixer by its groups. Each group has its own heads, B, C and norm. The output of
+    the first projection is the gate, x, B, C and dt, in this order."""
     size = group.size()
     groups = divided("n_groups", mixer.n_groups, size)
     inner, state = mixer.intermediate_size, mixer.n_groups * mixer.ssm_state_size
@@ -118,8 +120,8 @@ def _mamba2(mixer: Any, group: Any) -> None:
 
 
 def _nemotron_h_mixture(mixture: Any, group: Any) -> None:
-    """Cut every expert, including the shared ones. The biases after the last cut are divided by the
-    number of ranks, because every rank adds them before the sum."""
+    """Cut every expert, including the shared ones. The biases of the last projections are divided
+    by the number of ranks, because every rank adds them before the sum."""
     _columns_within(mixture.switch_mlp, ("fc1",), group)
     _rows_within(mixture.switch_mlp, "fc2", group)
     behind: list[Any] = []
@@ -154,7 +156,7 @@ def _attention(attention: Any, heads_name: str, group: Any) -> None:
 
 
 def _columns(owner: Any, names: Sequence[str], group: Any, segments: Segments = 1) -> None:
-    """Cut these layers by their outputs: each rank computes a part of every segment."""
+    """Cut these layers by their outputs: each rank computes its part of every segment."""
     for name in names:
         _outputs_divide(owner, name, group)
         cut = shard_linear(owner[name], "all-to-sharded", segments=segments, group=group)
@@ -175,8 +177,8 @@ def _columns_within(owner: Any, names: Sequence[str], group: Any) -> None:
 
 
 def _rows_within(owner: Any, name: str, group: Any) -> None:
-    """Cut a layer by its inputs, without a sum in the layer: the module that owns it sums the
-    ranks' results."""
+    """Cut a layer by its inputs, as `_rows` does, but without the sum: the module that contains the
+    layer sums the ranks' results."""
     _inputs_divide(owner, name, group)
     shard_inplace(owner[name], "sharded-to-all", group=group)
 
@@ -198,7 +200,7 @@ def _convolution(layer: Any, segments: list[int], group: Any) -> None:
     """Cut a depthwise convolution by its channels."""
 
     def sides(path: str, weight: mx.array) -> tuple[int, list[int]]:
-        """Return the dimension in which an array of the layer is cut, and the segments."""
+        """Return along which dimension an array of the layer is cut, and the segments."""
         return 0, segments
 
     shard_inplace(layer, sides, group=group)
@@ -216,4 +218,4 @@ OWN_SHARDS: Mapping[str, Callable[[Any, Any], None]] = {
     "qwen3_next": _qwen3_next,
     "nemotron_h": _nemotron_h,
 }
-"""The sharding functions (arguments: model, group), by the model's module in mlx-lm."""
+"""The functions that cut a model (arguments: model, group), by the model's module in mlx-lm."""

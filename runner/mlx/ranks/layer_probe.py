@@ -3,11 +3,11 @@
 # (mlx.nn is partially typed)
 """Talks to MLX: finds out by trial how a model's forward passes hidden states between layers.
 
-In one forward every layer records its arguments and returns new arrays of NaN. Nothing is evaluated
-except what layers receive beside hidden states. This shows which argument is the output of the
-previous layer, and whether each layer is called once and in order. It also shows whether the
-forward computes anything in between, and whether a layer uses anything else from earlier layers. A
-forward that fails these checks would give wrong numbers when split.
+In a trial forward pass, every layer records its arguments and returns new arrays of NaN. Only
+arguments other than hidden states are evaluated. The records show which argument is the output of
+the previous layer, and whether each layer is called once and in order. They also show whether the
+model computes anything between layers, and whether a layer uses anything else from earlier layers.
+A model that fails these checks would give wrong results if it were split into pipeline stages.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from mlx.utils import tree_flatten, tree_map
 from runner.library import make_prompt_cache
 
 Key = int | str
-"""Identifies an argument of a call: the position of a positional argument, or a keyword."""
+"""Identifies an argument of a call, by its position or its keyword."""
 TWO = ((0, 1),)
 MORE = "the model's layers pass more than hidden states to each other"
 
 
 class Unsplittable(Exception):
-    """The ranks cannot share the family in the requested way; `args[0]` says why."""
+    """A model cannot be split between ranks in the requested way; `args[0]` says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenPath:
-    """The position of the hidden states: among a layer's arguments, and in its result, which is the
-    hidden states (`element` None) or a tuple of `width` elements."""
+    """Where a layer's hidden states are: in the argument `key`, and in its result. The result is
+    the hidden states themselves (`element` None), or a tuple of `width` elements, of which number
+    `element` is the hidden states."""
 
     key: Key
     element: int | None = None
@@ -51,7 +52,7 @@ class HiddenPath:
     def giving(
         self, hidden: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return a layer's arguments with their hidden states replaced by `hidden`."""
+        """Return a layer's arguments, with `hidden` in place of their hidden states."""
         if isinstance(self.key, str):
             return args, kwargs | {self.key: hidden}
         return (*args[: self.key], hidden, *args[self.key + 1 :]), kwargs
@@ -61,8 +62,8 @@ class HiddenPath:
         return out if self.element is None else out[self.element]
 
     def returning(self, hidden: Any, out: Sequence[Any] | None = None) -> Any:
-        """Return a layer's result that contains these hidden states. Its other elements are None,
-        or those of `out`."""
+        """Return a layer's result with these hidden states. If the result is a tuple, its other
+        elements are those of `out`, or None without `out`."""
         if self.element is None:
             return hidden
         rest = [None] * self.width if out is None else list(out)
@@ -71,15 +72,15 @@ class HiddenPath:
 
 @dataclass(frozen=True, slots=True)
 class LayerFlow:
-    """How a forward uses its layers: the position of the hidden states, and for each layer which of
-    the model's caches it gets (most get one, some none)."""
+    """How a model uses its layers. `path` says where the hidden states are. `caches` has for each
+    layer the indices of the model's caches that it gets; most layers get one, some none."""
 
     path: HiddenPath
     caches: tuple[tuple[int, ...], ...]
 
     def caches_of(self, first: int, last: int) -> tuple[int, ...]:
-        """Return the caches of layers `first` up to, not including, `last`, in ascending order.
-        Raises Unsplittable if another layer shares one of them, or if these layers have none."""
+        """Return the indices of the caches of layers `first` to before `last`, ascending. Raises
+        Unsplittable if another layer uses one of these caches too, or if these layers have none."""
         own = {at for caches in self.caches[first:last] for at in caches}
         others = {at for caches in (*self.caches[:first], *self.caches[last:]) for at in caches}
         if own & others:
@@ -98,15 +99,15 @@ class _Call:
     returned: Any
 
     def holds(self, arrays: set[int], but: Key) -> bool:
-        """Return whether one of these arrays is among the arguments of the call, or inside them;
-        the argument `but` is left out."""
+        """Return whether an argument of the call, except the argument `but`, is or contains one of
+        these arrays. `arrays` has the `id()` of each."""
         rest = [argument for at, argument in self.given.items() if at != but]
         return any(id(leaf) in arrays for _, leaf in tree_flatten(rest))
 
 
 def flow_of(module: nn.Module, layers: Sequence[Any]) -> LayerFlow:
-    """Return how a forward uses its layers. Raises Unsplittable if layers pass more than hidden
-    states."""
+    """Find out how a model uses its layers. Raises Unsplittable if the layers are not called once
+    and in order, or if they pass anything but hidden states to each other."""
     caches = make_prompt_cache(module)
     calls = _noted(module, layers, TWO, caches)
     if [id(call.layer) for call in calls] != [id(layer) for layer in layers]:
@@ -138,15 +139,15 @@ def _within(given: Any) -> set[int]:
 def looks_elsewhere(
     module: nn.Module, layers: Sequence[Any], own: slice, stand_ins: Sequence[int | None]
 ) -> bool:
-    """Return whether layers of this stage need a kind of cache that the stage lacks: their
-    arguments change if other caches stand in for those of other stages. `stand_ins` has, for each
-    cache, the index of the cache that replaces it; None: none."""
+    """Return whether layers of this stage depend on caches of other stages. To find out, caches of
+    this stage replace those of other stages; the layers' arguments must not change. `stand_ins` has
+    for each cache the index of its replacement; None: it has none."""
     arguments: list[list[Any]] = []
     for lacks in (False, True):
         caches = make_prompt_cache(module)
         _noted(module, layers, TWO, caches)
         if lacks:
-            # Copies, for here the layers elsewhere move on what stands in for theirs.
+            # Copies, because in this trial the layers of other stages also write to their caches.
             caches = [
                 None if at is None else caches[at] if at == place else copy.deepcopy(caches[at])
                 for place, at in enumerate(stand_ins)
@@ -159,8 +160,8 @@ def looks_elsewhere(
 
 
 def asks_tokens(module: nn.Module, layers: Sequence[Any], own: slice, path: HiddenPath) -> bool:
-    """Return whether layers of this stage get inputs that depend on the tokens, apart from hidden
-    states: for example their own embeddings."""
+    """Return whether layers of this stage get arguments, other than hidden states, that depend on
+    the tokens: for example embeddings per layer."""
     arguments: list[list[Any]] = []
     for tokens in (TWO, ((2, 3),)):
         calls = _noted(module, layers, tokens, make_prompt_cache(module))[own]
@@ -173,7 +174,7 @@ def asks_tokens(module: nn.Module, layers: Sequence[Any], own: slice, path: Hidd
 
 
 def _alike(first: Any, other: Any) -> bool:
-    """Return whether two arguments are equal; ignores hidden states and caches."""
+    """Return whether two arguments are equal. Hidden states and caches always count as equal."""
     if isinstance(first, mx.array) and isinstance(other, mx.array):
         is_mask = first.ndim != 3 or not mx.issubdtype(first.dtype, mx.floating)
         return not is_mask or (
@@ -188,7 +189,7 @@ def _noted(
     tokens: tuple[tuple[int, ...], ...],
     caches: list[Any],
 ) -> list[_Call]:
-    """Return the calls of one forward in which all layers return NaN."""
+    """Run a forward pass in which all layers return NaN, and return the calls of the layers."""
     calls: list[_Call] = []
 
     def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -203,8 +204,8 @@ def _noted(
 
 
 def _common(call: _Call, following: _Call) -> set[tuple[Key, int]]:
-    """Return the pairs (argument of `following`, element of the result of `call`) that are the same
-    array. Element -1 is the whole result."""
+    """Return which arguments of the call `following` are elements of the result of `call`, as pairs
+    (argument, element). Element -1 stands for the whole result."""
     out = (
         list(enumerate(call.returned))
         if isinstance(call.returned, tuple)
@@ -219,8 +220,8 @@ def _common(call: _Call, following: _Call) -> set[tuple[Key, int]]:
 
 
 def _hold_to(path: HiddenPath, calls: Sequence[_Call]) -> None:
-    """Raise Unsplittable if a layer gets another layer's result, or something made from it, other
-    than as hidden states from the previous layer."""
+    """Raise Unsplittable if a layer gets anything from earlier layers except the hidden states of
+    the previous layer: another result, or an array that was computed from one."""
     made: set[int] = set()
     for before, call in pairwise(calls):
         hidden = path.returned(before.returned)
@@ -264,7 +265,7 @@ def _called_instead(layers: Sequence[Any], call: Callable[..., Any]) -> Generato
 
 
 def retype(layer: Any, prefix: str, call: Callable[..., Any]) -> None:
-    """Make this layer call `call` in place of its own `__call__`; other layers of its class stay
-    unchanged."""
+    """Replace the `__call__` of this layer by `call`. Other layers of its class do not change. The
+    layer's new class has a name that begins with `prefix`."""
     kind = type(layer)
     layer.__class__ = type(prefix + kind.__name__, (kind,), {"__call__": call})

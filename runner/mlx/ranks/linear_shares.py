@@ -1,12 +1,12 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (mlx.nn is partially typed)
-"""Talks to MLX: finds which part of each linear layer a rank computes.
+"""Talks to MLX: finds out which part of each linear layer a rank of a tensor group computes.
 
-Only a family's `shard` function knows how it cuts the family's layers. So a second copy of the
-model is cut, of which no weights are read. In that copy each layer's bias holds the indices of the
-layer's outputs. After the cut, the bias shows which outputs the rank has. Inputs are cut into even
-parts in the order of ranks, as in all of MLX's sharded layers.
+Only a family's `shard` function knows how it cuts the family's layers. So it cuts a second copy of
+the model, whose weights are never read. In this copy, the bias of each layer is the numbers of the
+layer's outputs. After the cut, the bias shows which outputs the rank has. Inputs need no such
+trick: they are cut into equal parts in the order of ranks, as in all of MLX's sharded layers.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from mlx import nn
 
 LINEAR = nn.Linear | nn.QuantizedLinear
 SUMMED = nn.ShardedToAllLinear | nn.QuantizedShardedToAllLinear
-"""The layers of which every rank computes one term of a sum; the layer itself sums over all
-ranks."""
+"""Linear layers that are cut by their inputs: every rank computes one term of a sum, and the layer
+itself sums the terms of all ranks."""
 CUT = SUMMED | nn.AllToShardedLinear | nn.QuantizedAllToShardedLinear
 
 
 @dataclass(frozen=True, slots=True)
 class LinearShare:
-    """A layer of (`width_in`, `width_out`), and the part that this rank computes: the indices of
-    its `outputs`, and the range of its inputs. None: all of them."""
+    """The part of a linear layer that a rank computes. The whole layer has `width_in` inputs and
+    `width_out` outputs. The rank has the range `inputs` and the indices `outputs`; None: all."""
 
     width_in: int
     width_out: int
@@ -36,8 +36,9 @@ class LinearShare:
     outputs: mx.array | None = None
 
     def cut(self, a: mx.array, b: mx.array) -> tuple[mx.array, mx.array]:
-        """Return the parts of an adapter's matrices, (in, rank) and (rank, out), for this share.
-        Their product is added to this rank's result, before any sum over ranks."""
+        """Return this rank's parts of an adapter's matrices. The matrices are (inputs, r) and (r,
+        outputs), where r is their rank. The product of the parts is added to this rank's result,
+        before any sum over ranks."""
         if self.inputs is not None:
             a = a[slice(*self.inputs)]
         return a, b if self.outputs is None else b[:, self.outputs]
@@ -48,8 +49,8 @@ def whole_share(layer: Any) -> LinearShare:
 
 
 def numbered(module: nn.Module) -> Mapping[str, LinearShare]:
-    """Set the biases of a copy's linear layers to the indices of their outputs. Return the layers'
-    whole shares, by path. The copy is useless for computing afterwards."""
+    """Set the bias of each linear layer in a copy of a model to the indices of its outputs. Return
+    the whole layers as shares, by path. The copy cannot be used for computing afterwards."""
     layers = {
         path: module_at
         for path, module_at in module.named_modules()
@@ -64,16 +65,17 @@ def numbered(module: nn.Module) -> Mapping[str, LinearShare]:
 def shares_of(
     module: nn.Module, wholes: Mapping[str, LinearShare], rank: int, size: int
 ) -> dict[str, LinearShare]:
-    """Return a rank's shares by path, from a numbered copy that was cut for it. Layers with an
-    unrecognised cut are left out."""
+    """Return a rank's shares by the layers' paths, from a copy that was `numbered` and then cut for
+    this rank. `wholes` is the result of `numbered`. Layers whose cut is not recognised are left
+    out."""
     layers = dict(module.named_modules())
     shares = {path: _share(layers.get(path), whole, rank, size) for path, whole in wholes.items()}
     return {path: share for path, share in shares.items() if share is not None}
 
 
 def summed_with(layer: Any, x: mx.array, more: Callable[[mx.array], mx.array]) -> mx.array:
-    """Return a `SUMMED` layer's result for `x`, with `more` added to each rank's part before the
-    sum."""
+    """Return the result of a `SUMMED` layer for `x`. Before the sum over ranks, `more` changes each
+    rank's part, for example by adding an adapter's output."""
     if "scales" in layer:
         part = mx.quantized_matmul(
             x,

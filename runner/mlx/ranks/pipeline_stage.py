@@ -1,14 +1,14 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: a model of which this process computes some layers, for any family.
+"""Talks to MLX: makes one stage of a pipeline from a model of any family.
 
-The model's own forward runs unchanged. Layers of other ranks are emptied and return their input.
-The first layer of this rank takes its input from the previous rank, and the last one sends its
-output to the next rank. A forward indexes its caches by layer to make masks, so at the index of a
-remote layer there is one of this stage's own caches of the same kind. Useless results (embeddings
-or logits that a rank does not need) are never evaluated. Layers are split in reverse order, rank 0
-last, as in mlx-lm.
+The model's own forward pass runs unchanged. Layers of other stages have no weights and return their
+input. The first layer of this stage receives its input from the previous stage, and the last layer
+sends its output to the next stage. A model finds its caches by the number of a layer, for example
+to make masks. So for a layer of another stage, it finds a cache of this stage of the same kind.
+Results that a rank does not need (embeddings or logits) are never evaluated. Rank 0 has the last
+layers, as in mlx-lm.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from runner.mlx.ranks.comm import GroupComm
 
 
 class StageModel:
-    """One stage of a pipeline. It is called like the model, with one cache for each layer of the
-    stage.
+    """One stage of a pipeline. It is called like the model, with the caches of its own layers.
 
-    Returns logits on the lead, and elsewhere the output of this stage's last layer, (rows, tokens,
-    width). While `rehearsing`, hidden states are made up from the input's token ids instead of
-    received, and nothing is sent, so that each rank can be tried alone. A trace must contain no
-    exchange between stages, because one without inputs would be a constant there: it covers `inner`
-    alone, with `receive` before it and `hand_on` after.
+    On the lead it returns logits, and on other ranks the output of the stage's last layer, (rows,
+    tokens, width). While `rehearsing`, nothing is sent, and hidden states are made from the token
+    ids instead of received, so that each rank can be tried alone. A compiled trace must not contain
+    a receive, which would become a constant. So a trace has only `inner`; the caller runs `receive`
+    before it and `hand_on` after it.
     """
 
     def __init__(self, module: nn.Module, comm: GroupComm, first: int, last: int) -> None:
@@ -43,7 +42,7 @@ class StageModel:
         layers = _layers(module)
         if not 0 <= first < last <= len(layers):
             raise layer_probe.Unsplittable(
-                f"layers {first} to {last} are not a range of {len(layers)} layers"
+                f"{first} to {last} is not a range of the model's {len(layers)} layers"
             )
         kinds = [_kind(cache) for cache in make_prompt_cache(module)]
         self._caches = tuple(range(len(kinds)))
@@ -95,7 +94,7 @@ class StageModel:
 
     @contextmanager
     def rehearsal(self) -> Generator[None]:
-        """Within the context, calls run this rank alone, without exchanges."""
+        """Within the context, calls compute this rank alone, without exchanges."""
         self.rehearsing = True
         try:
             yield
@@ -103,8 +102,9 @@ class StageModel:
             self.rehearsing = False
 
     def receive(self, inputs: mx.array) -> list[mx.array]:
-        """Return what `inner` needs beside the input tokens (rows, tokens): nothing, or the
-        previous stage's hidden states, in flight. Requires an earlier rehearsal."""
+        """Return the hidden states from the previous stage, for `inner`, in a list. They may not
+        have arrived yet. The first stage returns an empty list. `inputs` are the input tokens,
+        (rows, tokens). Requires an earlier rehearsal."""
         if not self._receives:
             return []
         assert self._like is not None, "rehearsed"
@@ -114,7 +114,7 @@ class StageModel:
         return [self._comm.recv_hidden((*inputs.shape, width), dtype)]
 
     def inner(self, inputs: mx.array, cache: Sequence[Any], given: Sequence[mx.array]) -> mx.array:
-        """Run the forward without the exchanges between stages. `given` is the result of
+        """Run the forward pass without exchanges between stages. `given` is the result of
         `receive`."""
         self._is_inner, self._given = True, given[0] if given else None
         try:
@@ -124,7 +124,8 @@ class StageModel:
             self._inputs = self._out = None
 
     def hand_on(self, out: mx.array) -> mx.array:
-        """Send the output of `inner` to the next stage, if there is one, and return the result."""
+        """Return the output of `inner`. If there is a next stage, evaluating the result sends it
+        there."""
         if self._comm.pipes and not self._comm.leads and not self.rehearsing:
             return self._comm.send_hidden(out)
         return out
@@ -172,15 +173,15 @@ def _kind(cache: Any) -> tuple[Any, ...]:
 
 
 def _stand_ins(kinds: Sequence[tuple[Any, ...]], own: Sequence[int]) -> list[int | None]:
-    """Return, for each cache index of the model, which of this stage's caches the forward finds at
-    that index."""
+    """Return for each cache of the model the index of the stage's own cache that the model finds in
+    its place; None if the stage has none of that kind."""
     first_of = {kinds[at]: at for at in reversed(own)}
     return [at if at in own else first_of.get(kind) for at, kind in enumerate(kinds)]
 
 
 def _empty(layer: Any, path: layer_probe.HiddenPath) -> None:
-    """Free a layer's weights. The layer then returns its hidden states unchanged. It keeps its
-    other attributes, because forwards read them."""
+    """Free a layer's weights, and make it return its hidden states unchanged. It keeps its other
+    attributes, because the model's forward pass may read them."""
     for module in layer.modules():
         for name in [name for name, value in module.items() if isinstance(value, mx.array)]:
             dict.pop(module, name)
@@ -201,8 +202,8 @@ def _wrap(
     inner = type(layer).__call__
 
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer with `before` applied to its hidden states, and return its result with
-        `after` applied to them."""
+        """Apply `before` to the layer's hidden states, call the layer, and apply `after` to the
+        hidden states of its result."""
         if before is not None:
             args, kwargs = path.giving(before(path.hidden_in(args, kwargs)), args, kwargs)
         out = inner(self, *args, **kwargs)

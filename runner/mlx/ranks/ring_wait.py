@@ -1,7 +1,7 @@
 """Talks to the sockets of MLX's ring: waits for bytes from a neighbour without using a core.
 
-A ring's `recv` spins on the device until the bytes arrive. If ranks share cores, or compute on
-them, that slows the working ranks.
+A receive in MLX's ring spins on the device until the bytes arrive. If ranks on one machine share
+cores, this slows the ranks that compute.
 """
 
 from __future__ import annotations
@@ -19,5 +19,6 @@ class RingWait:
             self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether there was data within that time; other threads run meanwhile."""
+        """Wait at most `timeout_s`, and return whether a socket has data or was closed. Other
+        threads run meanwhile."""
         return bool(self._poll.poll(1000 * timeout_s))

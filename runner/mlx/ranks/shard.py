@@ -1,11 +1,12 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: one rank's part of a lazily loaded model, and the weights it needs.
+"""Talks to MLX: cuts a lazily loaded model to the part of one rank, and finds the weights that this
+part needs.
 
-A pipeline works for any family whose layers pass hidden states on. Tensor sharding is the family's
-own (`model.shard`) or, if mlx-lm has none, that of `family_shards`; every size that it divides must
-be divisible. Only the part's weights are loaded; anything else is read on first use.
+A pipeline works for any family whose layers pass only hidden states to each other. Tensor sharding
+uses mlx-lm's `shard` method of the family or, if there is none, `family_shards`. Every size that is
+divided must be divisible by the number of ranks. Only the weights of the part are loaded.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ HEADS = ("num_attention_heads", "num_key_value_heads", "n_head", "n_heads")
 def own_part(
     comm: GroupComm, module: nn.Module, config: dict[str, Any]
 ) -> tuple[StageModel, list[mx.array]]:
-    """Return this rank's part and the weights that it needs, unevaluated; drop the module's other
-    weights. Raises Unsplittable with the reason."""
+    """Return this rank's part of the model, and the weights that it needs, unevaluated. The weights
+    of other ranks' layers are dropped. Raises Unsplittable with the reason."""
     part = _part(comm, module, config)
     return part, _weights(part, comm)
 
@@ -51,8 +52,8 @@ def _part(comm: GroupComm, module: nn.Module, config: dict[str, Any]) -> StageMo
 
 
 def _weights(part: StageModel, comm: GroupComm) -> list[mx.array]:
-    """Return the weights of this rank's layers, and of the embedding or the head if this rank has
-    it."""
+    """Return the weights of this rank's layers, and those of the embedding and the head if this
+    rank needs them."""
     own: list[mx.array] = []
     for layer in part.own_layers:
         own += [array for _, array in cast(list[Any], tree_flatten(layer.parameters()))]
@@ -74,11 +75,11 @@ def _needed(name: str, has_head: bool, comm: GroupComm) -> bool:
 
 
 def shard(module: Any, config: dict[str, Any], group: Any) -> None:
-    """Cut a lazily loaded model down to this rank's tensor shards. Raises Unsplittable with the
-    reason; errors of mlx-lm pass through."""
+    """Cut a lazily loaded model to this rank's part of a tensor group. Raises Unsplittable with the
+    reason, or an error of mlx-lm."""
     own = own_shard(module)
     if own is None and not hasattr(module, "shard"):
-        raise Unsplittable("the family does not support tensor sharding; use a pipeline")
+        raise Unsplittable("the model family does not support tensor sharding; use a pipeline")
     for source in (config, config.get("text_config") or {}):
         for name in HEADS:
             if isinstance(source.get(name), int):
@@ -90,11 +91,12 @@ def shard(module: Any, config: dict[str, Any], group: Any) -> None:
 
 
 def tensor_shares(module: Any, config: dict[str, Any], group: Any) -> dict[str, LinearShare]:
-    """Return this rank's shares of a model's linear layers, by path, from an unread copy of the
-    model, which is used up. Layers with an unrecognised cut are left out."""
+    """Return this rank's shares of a model's linear layers, by path. `module` is a copy of the
+    model whose weights are not read, and which cannot be used afterwards. Layers whose cut is not
+    recognised are left out."""
     wholes = numbered(module)
     try:
         shard(module, config, group)
-    except Exception:  # The model itself was cut: it is the numbers that its family cannot cut.
+    except Exception:  # The real model was cut before, so only the numbered biases cannot be cut.
         return {}
     return shares_of(module, wholes, group.rank(), group.size())

@@ -176,15 +176,15 @@ UNUSABLE: dict[str, tuple[Change, str]] = {
     ),
     "with a stranger": (
         lambda head: head.update({"mtp.layers.0.extra.weight": mx.zeros((4,))}),
-        "layer.extra.weight is not one of the model's layer",
+        "the model has no counterpart of its tensor layer.extra.weight",
     ),
     "with a second layer": (
         lambda head: head.update({"mtp.layers.1.norm.weight": mx.zeros((4,))}),
-        "mtp.layers.1.norm.weight has no place",
+        "does not know the purpose of its tensor mtp.layers.1.norm.weight",
     ),
     "of another vocabulary": (
         lambda head: head.update({"mtp.embed_tokens.weight": mx.zeros((99, 64))}),
-        "mtp.embed_tokens.weight has 99 rows; the model has 260 tokens",
+        "mtp.embed_tokens.weight is for 99 tokens; the model's vocabulary has 260",
     ),
     "no head": (dict.clear, "has no tensors of an MTP head"),
 }

@@ -132,7 +132,7 @@ def test_what_is_held_cannot_be_awaited_before_a_flush() -> None:
 def test_two_arrivals_in_one_submission_are_refused() -> None:
     order = ExchangeOrder[str, str](holds=False)
     order.take_in("first")
-    with pytest.raises(OutOfOrder, match="a second arrival"):
+    with pytest.raises(OutOfOrder, match="a second receive"):
         order.take_in("second")
     (submission,) = order.submit(["out"])
     assert (submission.arrival, submission.arrays) == ("first", ["out"])
