@@ -1,7 +1,8 @@
-"""Talks to MLX: samples tokens, applies grammars, and holds the steps that are not finished.
+"""Talks to MLX: samples tokens, applies grammars, guesses drafts, and keeps the results of steps
+that are not read yet.
 
-All arrays belong to the engine's thread. Only two operations wait for the device: `result_of`, and
-reading the last token of a row with a grammar.
+All arrays belong to the engine's thread. Only these operations wait for the device: `result_of`,
+reading the last token of a row with a grammar, and reading guesses.
 """
 
 from runner.mlx.sampling.batch_sampler import BatchSampler, Drawn, RowDraw

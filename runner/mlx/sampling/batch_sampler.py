@@ -2,13 +2,14 @@
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: samples one token per row from a step's logits, on the device.
 
-A `BatchSampler` is made for a fixed set of rows, one per slot. It does for all rows at once what
-any of them needs: bias, penalties, grammar mask, temperature, truncation, the draw. Greedy rows
-without penalties cost one argmax together. The draw adds Gumbel noise with a key derived from
-(seed, position), so a row's tokens do not depend on the rest of the batch.
+A `BatchSampler` is made for a fixed set of rows, one per slot. Each operation that a row needs is
+done for all such rows at once: bias, penalties, grammar mask, temperature, truncation, and the
+random draw. If all rows are greedy and need nothing else, one argmax is enough. A draw adds Gumbel
+noise whose random key depends only on (seed, position), so a row's tokens do not depend on the
+other rows of the batch.
 
-Counts of generated tokens live on the device and are updated by the sampled token, so penalties are
-exact although the host is one step behind.
+Penalties need the counts of earlier tokens. These are on the device, and the sampled token updates
+them there. So penalties are exact although the host is one step behind.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from runner.mlx.sampling.truncation import Cuts, Truncation
 class RowDraw:
     """Sampling settings and state of one row.
 
-    `position` is the index of the token drawn next. `generated` counts the row's output tokens,
-    (vocabulary,); `seen` marks prompt and output; both exist only if penalties need them.
-    `held_ends` are not drawn before `position` reaches `held_until`. `forced` replaces the drawn
-    token, once.
+    `position` is the index of the next token in the row. `top`: how many of the likeliest tokens to
+    list; None: list no log-probabilities. `generated`, (vocabulary,), counts the row's output
+    tokens; `seen` marks all tokens of the row. Both exist only if penalties need them. The end
+    tokens `held_ends` are not drawn before `position` reaches `held_until`. `forced` replaces the
+    next drawn token.
     """
 
     sampling: Sampling
@@ -47,7 +49,8 @@ class RowDraw:
 
     @property
     def holds(self) -> bool:
-        """Return whether the next token must still not be an end token (minimum length)."""
+        """Return whether the next token must not be an end token, because the row has not reached
+        its minimum length."""
         return self.position < self.held_until and bool(self.held_ends)
 
     @property
@@ -63,14 +66,15 @@ class RowDraw:
 
     @property
     def draws(self) -> bool:
-        """Return whether the row draws at random; otherwise the likeliest token is taken."""
+        """Return whether the row draws tokens at random; otherwise it takes the likeliest one."""
         return self.sampling.temperature > 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The tokens that some slots of the batch may draw: `tokens` (len(slots), vocabulary) is true
-    for each allowed token."""
+    """The tokens that some rows of the batch may draw, for example because of a grammar. `slots`
+    are the slots of these rows. `tokens` (len(slots), vocabulary) is true for each allowed token.
+    Rows in other slots may draw every token."""
 
     slots: tuple[int, ...]
     tokens: mx.array
@@ -78,8 +82,9 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The tokens that were drawn in a step. For the slots in `listed` there are also
-    log-probabilities: of the drawn token and of the k likeliest tokens."""
+    """The tokens that were drawn in a step, one per slot. For the slots in `listed`, `chosen` has
+    the log-probability of the drawn token. `top_ids` and `top_logprobs` are the likeliest tokens
+    and their log-probabilities; None: no row requested them."""
 
     tokens: mx.array
     listed: tuple[int, ...] = ()
@@ -95,8 +100,8 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The log-probabilities of one token per row, (rows,), and of the k likeliest, (rows, k),
-    likeliest first; None if k is 0."""
+    """Log-probabilities of one token per row, (rows,), and of each row's k likeliest tokens, (rows,
+    k), likeliest first; None if k is 0."""
 
     chosen: mx.array
     top_ids: mx.array | None = None
@@ -108,8 +113,9 @@ class Listing:
 
 
 def listing_of(rows: mx.array, tokens: mx.array, most: int) -> Listing:
-    """Return the log-probabilities of `tokens`, one per row of float32 logits (rows, vocabulary),
-    and of the `most` likeliest tokens, unevaluated. The same token has the same value in both."""
+    """Return the log-probabilities of `tokens` (one per row) and of the `most` likeliest tokens of
+    each row, unevaluated. `rows` are float32 logits, (rows, vocabulary). If a token is in both
+    lists, its two values are equal."""
     total = mx.logsumexp(rows, axis=-1, keepdims=True)
     chosen = mx.take_along_axis(rows, tokens[:, None], axis=-1) - total
     most = min(most, rows.shape[-1])
@@ -136,7 +142,8 @@ def start_draw(
     top: int | None,
     vocabulary: int,
 ) -> RowDraw:
-    """Return the sampling state of a row with `tokens`, of which it generated the last `made`."""
+    """Return the sampling state of a row. The last `made` of its `tokens` are output tokens. `top`:
+    how many of the likeliest tokens to list, or None."""
     draw = RowDraw(sampling=sampling, seed=seed, position=len(tokens), top=top)
     if draw.counts:
         generated = np.bincount(
@@ -151,7 +158,7 @@ def start_draw(
 
 
 class BatchSampler:
-    """Samples tokens for a fixed tuple of rows. `close` writes the rows' state back."""
+    """Samples tokens for a fixed tuple of rows. `close` writes the token counts back to them."""
 
     def __init__(
         self, draws: Sequence[RowDraw | None], vocabulary: int, alike: int | None = None
@@ -193,7 +200,7 @@ class BatchSampler:
 
     def draw(self, logits: mx.array, allowed: Allowed | None = None) -> Drawn:
         """Return the sampled token of each slot, (slots,) int32, from logits (slots, vocabulary),
-        unevaluated. `allowed` are the tokens that grammars allow."""
+        unevaluated. `allowed` has the tokens that grammars allow; None: no row has a grammar."""
         held = self._mask_of_ends()
         if self._greedy:
             scores = logits if allowed is None else self._masked(logits, allowed)
@@ -226,8 +233,8 @@ class BatchSampler:
         return bound.put(scores, mx.where(allowed.tokens, bound.of(scores), -mx.inf))
 
     def _mask_of_ends(self) -> Allowed | None:
-        """Return the allowed tokens of rows whose end tokens are still excluded; None if there are
-        no such rows."""
+        """Return the allowed tokens of the rows that have not reached their minimum length: all
+        tokens except end tokens. Return None if there are no such rows."""
         slots = tuple(i for i, d in enumerate(self._draws) if d is not None and d.holds)
         if slots != self._holding:
             self._holding = slots
@@ -265,7 +272,8 @@ class BatchSampler:
         return self._drawn.put(mx.argmax(scores, axis=-1), picked)
 
     def _forced(self, tokens: mx.array) -> mx.array:
-        """Return the drawn tokens, replaced by a row's forced token where there is one."""
+        """Return the drawn tokens. A row's forced token, if it has one, replaces its drawn
+        token."""
         forced = {
             slot: draw.forced
             for slot, draw in enumerate(self._draws)
@@ -319,8 +327,8 @@ class BatchSampler:
 
 
 class _Subset:
-    """Some slots of the batch. Selects their rows from an array of all slots, and writes changed
-    rows into a copy of it."""
+    """Some slots of the batch. Selects the rows in these slots from an array of all slots, and
+    writes changed rows into a copy of that array."""
 
     def __init__(self, slots: tuple[int, ...], total: int) -> None:
         self.slots = slots
@@ -348,7 +356,7 @@ def _column(values: Sequence[float]) -> mx.array:
 
 
 def _gumbel(keys: mx.array, vocabulary: int) -> mx.array:
-    """Return Gumbel noise of shape (rows, vocabulary); row i depends on key i alone."""
+    """Return Gumbel noise, (rows, vocabulary). The noise of row i depends only on key i."""
 
     def noise_of(key: mx.array) -> mx.array:
         """Return one row's noise, (vocabulary,)."""

@@ -1,10 +1,12 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: a smaller model that guesses the next tokens of a row, for its target to verify.
+"""Talks to MLX: guesses the next tokens of a row with a smaller model (the draft model). The large
+model (its target) verifies the guesses.
 
-It draws with the target's random keys, penalties and bias, so that equal distributions give equal
-tokens. It keeps the KV of the row for which it guessed last. Before it guesses, it computes the
-tokens that the row has gained since then. An error ends its guesses, and nothing else.
+The draft model draws with the row's own random keys, penalties and bias, so that equal
+distributions give equal tokens. It keeps the KV of one row: the row for which it guessed last.
+Before it guesses again, it computes the tokens that this row has gained since then. After an error
+it makes no more guesses; rows are not affected.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ from runner.mlx.sampling.proposer import Proposer, greedy_draw, guess_sampler, r
 from runner.mlx.sampling.row import EngineRow
 
 CHUNK_TOKENS = 512
-"""The longest chunk in which it computes tokens that a row has gained."""
+"""The most tokens that the draft model computes in one forward pass before it guesses."""
 ROOM_TOKENS = 256
-"""Room for further tokens of a row."""
+"""Room in the KV for tokens that a row will gain."""
 TRIAL_TOKENS, TRIAL_TIMES = 8, 3
 
 
 @dataclass(slots=True)
 class _Held:
-    """The KV of one row. `fed` are the computed tokens; the first `sure` are the row's own."""
+    """The draft model's KV of one row. `fed` are the tokens whose KV is computed. The first `sure`
+    of them belong to the row; the rest are guesses."""
 
     row: RowId
     caches: list[Any]
@@ -40,7 +43,7 @@ class _Held:
 
 
 class DraftSource(Protocol):
-    """A loaded draft model, whose KV can be cut back."""
+    """A loaded draft model. Its KV can be cut, so that wrong guesses can be removed."""
 
     @property
     def model(self) -> Any: ...
@@ -60,7 +63,7 @@ class DraftSource(Protocol):
 
 
 class DraftModel(Proposer):
-    """Guesses tokens of the rows of a target with `vocabulary` tokens."""
+    """Guesses tokens with a draft model, for rows of a target model with `vocabulary` tokens."""
 
     def __init__(self, source: DraftSource, vocabulary: int) -> None:
         super().__init__(vocabulary, source.context_tokens)
@@ -80,8 +83,8 @@ class DraftModel(Proposer):
     def measured(
         self, facts: EngineFacts, clock: Callable[[], float], plain_s: float
     ) -> EngineFacts:
-        """Return the target's facts with the cost of a guessed token, in plain steps of `plain_s`
-        seconds by this clock."""
+        """Measure a guess, and return the target's facts with the cost of a guessed token. The unit
+        is a plain step of the target, which takes `plain_s` seconds by this clock."""
         prompt = tuple(TokenId((3 + 7 * at) % self.vocabulary) for at in range(3 * TRIAL_TOKENS))
         seconds: list[float] = []
         for _ in range(TRIAL_TIMES):
@@ -94,7 +97,7 @@ class DraftModel(Proposer):
         return replace(facts, draft_token_cost=cost, no_draft_model="")
 
     def noted(self, facts: EngineFacts) -> EngineFacts:
-        """Return the target's facts, with the error that ended the guesses, if there is one."""
+        """Return the target's facts. If an error ended the guesses, they say so."""
         why = f"the draft model failed: {self.failure}"
         is_news = bool(self.failure) and facts.no_draft_model != why
         return replace(facts, no_draft_model=why) if is_news else facts
@@ -104,11 +107,12 @@ class DraftModel(Proposer):
         return self._held is not None and self._held.row == row
 
     def drop(self) -> None:
-        """Free the KV of the row."""
+        """Free the KV of the row that the draft model follows."""
         self._held = None
 
     def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> tuple[TokenId, ...]:
-        """Return `most` guesses after all tokens of a row."""
+        """Return `most` guesses of the tokens that follow `tokens`, which are all tokens of the
+        row."""
         held = self._caught_up(row.name, tokens)
         guesses = self._guesses(held.caches, tokens[len(held.fed) :], row.draw, most)
         held.sure = len(tokens)
@@ -116,8 +120,8 @@ class DraftModel(Proposer):
         return guesses
 
     def _caught_up(self, row: RowId, tokens: Sequence[TokenId]) -> _Held:
-        """Return the row's KV, of at most all of its tokens but the last; wrong guesses are cut
-        off."""
+        """Return the KV of the row, without wrong guesses and without its last token. At most
+        `CHUNK_TOKENS` tokens of the row are still to be computed."""
         held = self._held
         if held is None or held.row != row:
             reserve = len(tokens) + ROOM_TOKENS
@@ -136,14 +140,15 @@ class DraftModel(Proposer):
         return held
 
     def _feed(self, caches: list[Any], tokens: Sequence[TokenId]) -> None:
-        """Compute the KV of tokens. MLX is lazy, so no logits are computed."""
+        """Compute the KV of these tokens. Their logits are not computed, because MLX is lazy."""
         self._model(mx.array([list(tokens)], mx.int32), cache=caches)
         mx.eval(evaluated(caches))
 
     def _guesses(
         self, caches: list[Any], tokens: Sequence[TokenId], draw: RowDraw, most: int
     ) -> tuple[TokenId, ...]:
-        """Return `most` guesses after these tokens. All but the last are computed, too."""
+        """Compute `tokens`, the last tokens of a row, and return `most` guesses of the tokens after
+        them. The KV of all guesses except the last is computed too."""
         sampler = guess_sampler(draw, self.vocabulary)
         inputs = mx.array([list(tokens)], mx.int32)
         drawn: list[mx.array] = []
@@ -157,8 +162,8 @@ class DraftModel(Proposer):
 
 
 def _as_wide(logits: mx.array, vocabulary: int) -> mx.array:
-    """Return logits (1, draft model's vocabulary) in the target's width, because the random numbers
-    of a position depend on it. Tokens that the draft model lacks are never drawn."""
+    """Return the draft model's logits, cut or padded to the `vocabulary` of the target, because the
+    random numbers of a draw depend on this width. Padded tokens are never drawn."""
     width = logits.shape[-1]
     if width >= vocabulary:
         return logits[:, :vocabulary]

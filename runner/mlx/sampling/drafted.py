@@ -2,11 +2,12 @@
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: draws the model's own tokens at all positions of a draft.
 
-Position j is drawn as it would be without drafts if the first j drafted tokens are right. It has
-the random key of its own position, and penalties that count those tokens. All positions are drawn
-at once, like the rows of a batch. A drafted token is accepted while it is equal. So the kept tokens
-are always the model's own, with greedy and with sampled decoding. (Leviathan's and Chen's rejection
-sampling keeps the distribution, not the tokens.)
+The token at position j of a draft is drawn as it would be without drafts if the first j drafted
+tokens were right. It is drawn with the random key of its own position, and with penalties that
+count these tokens. All positions are drawn at once, like the rows of a batch. Drafted tokens are
+accepted as long as they equal the model's own tokens. So answers have the same tokens as without
+drafts, with greedy and with sampled decoding. (The rejection sampling of Leviathan and Chen keeps
+the distribution, not the tokens.)
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ T = TypeVar("T")
 def accepted(
     drafted: Sequence[TokenId], verified: Sequence[TokenId], items: Sequence[T]
 ) -> list[T]:
-    """Return the items to keep after one verified draft: 1 to len(drafted) + 1 of them.
+    """Return the items of the valid tokens of a verified draft: 1 to len(drafted) + 1 items.
 
-    `drafted` is (k,). `verified` is (k + 1,): the model's own token after the row's last token and
-    after each drafted one. `items` belong to `verified`, one each. A token is valid while all
-    drafted tokens before it equal the model's.
+    `drafted` is (k,). `verified` is (k + 1,): the model's own token after the row's last token, and
+    after each drafted token. `items` has one item for each token in `verified`. Such a token is
+    valid if all drafted tokens before it equal the model's own tokens.
     """
     count = 1
     for guess, own in zip(drafted, verified, strict=False):
@@ -45,8 +46,8 @@ def accepted(
 
 @dataclass(frozen=True, slots=True)
 class DraftedRow:
-    """The sampling state of a row and the tokens of its draft. `allowed`: the tokens that its
-    grammar allows at each of len(drafted) + 1 positions; None: it has no grammar."""
+    """A row's sampling state and the tokens of its draft. `allowed`: which tokens the row's grammar
+    allows at each of len(drafted) + 1 positions; None: the row has no grammar."""
 
     draw: RowDraw
     drafted: Sequence[TokenId]
@@ -54,9 +55,10 @@ class DraftedRow:
 
 
 def draw_drafted(rows: Sequence[DraftedRow], logits: mx.array, vocabulary: int) -> Drawn:
-    """Return the rows' own tokens at len(drafted) + 1 positions of each row, one row after the
-    other, unevaluated, from logits (positions, vocabulary). The rows' states stay as they are until
-    `advance`. A position after a wrong guess has a token of no use."""
+    """Draw the model's own tokens at len(drafted) + 1 positions of each row, unevaluated. The
+    positions of all rows follow each other in the result, as in `logits`, (positions, vocabulary).
+    A token after a wrong guess is useless. The rows' sampling states do not change before
+    `advance`."""
     draws: list[RowDraw] = []
     slots: list[int] = []
     masks: list[NDArray[np.bool_]] = []
@@ -73,13 +75,14 @@ def draw_drafted(rows: Sequence[DraftedRow], logits: mx.array, vocabulary: int) 
     if slots:
         flags = mx.array(np.stack(masks))  # pyright: ignore[reportArgumentType]
         allowed = Allowed(tuple(slots), flags)
-    # A plain step draws as many rows at random as these, so that it truncates them alike.
+    # Truncation depends on the number of random rows; a plain step would have this many.
     alike = max(1, sum(row.draw.draws for row in rows))
     return BatchSampler(draws, vocabulary, alike=alike).draw(logits, allowed)
 
 
 def advance(draw: RowDraw, tokens: Sequence[TokenId]) -> None:
-    """Record that these tokens were generated. The arrays of `draw` are replaced, not changed."""
+    """Record in a row's sampling state that these tokens were generated. The arrays of `draw` are
+    replaced, not changed, because copies of `draw` share them."""
     draw.position += len(tokens)
     if not tokens:
         return

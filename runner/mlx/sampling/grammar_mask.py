@@ -1,4 +1,5 @@
-"""Talks to llguidance and the tokenizer's file: opens the grammars of an engine's rows."""
+"""Talks to llguidance and the tokenizer's file: makes the grammar matchers of an engine's rows. A
+matcher says which tokens the grammar allows next."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from runner.text import BadGrammar, RowMatcher, RowMatchers
 
 
 class GrammarMasks:
-    """The matchers of one model's rows."""
+    """Makes grammar matchers for the rows of one model. The model needs a tokenizer.json and an end
+    token."""
 
     def __init__(self, path: Path, *, vocabulary: int, eos_token_ids: frozenset[int]) -> None:
         self._matchers: RowMatchers | None = None
@@ -27,15 +29,15 @@ class GrammarMasks:
             self._matchers = RowMatchers(guide, vocabulary=vocabulary, ends=eos_token_ids)
 
     def start(self, spec: GrammarSpec, made: tuple[TokenId, ...]) -> RowMatcher:
-        """Return a matcher that has already consumed the tokens `made`. Raises BadGrammar,
-        DeadEnd."""
+        """Return a matcher that has already consumed the tokens `made`. Raises BadGrammar if the
+        grammar cannot be used, and DeadEnd if it does not allow these tokens."""
         if self._matchers is None:
             raise BadGrammar("this model has no tokenizer.json, which grammars require")
         return self._matchers.start(spec, made)
 
 
 def _without_padding(tokenizer_json: str) -> str:
-    """Return the tokenizer's JSON without the settings by which it would pad or truncate texts."""
+    """Return the tokenizer's JSON without the settings that make it pad or truncate texts."""
     settings = json.loads(tokenizer_json)
     settings["padding"] = settings["truncation"] = None
     return json.dumps(settings, ensure_ascii=False)

@@ -1,7 +1,6 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: a step whose work was submitted to the device and whose result was not read yet;
-and reading that result."""
+"""Talks to MLX: keeps the arrays of a step that was submitted to the device; reads its result."""
 
 from __future__ import annotations
 
@@ -17,14 +16,15 @@ from runner.mlx.sampling.drafted import accepted
 from runner.mlx.sampling.prompt_scoring import ScoredRows
 
 Proposals = tuple[tuple[RowId, tuple[TokenId, ...]], ...]
-"""The guesses of a draft model, by row."""
+"""The guesses of the proposer: pairs of a row and its guessed tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnRows:
-    """Tokens drawn together. `rows` are (index in the arrays, row, number of likeliest tokens
-    requested). With a draft (`drafted`), all are of one row, at consecutive positions; those after
-    the first wrong guess are of no use. Rows that were drafted in one step share `drawn`."""
+    """Tokens that were drawn together. Each entry of `rows` is an index in the arrays of `drawn`, a
+    row, and how many of the likeliest tokens the row requested. If `drafted` is not empty, all
+    entries are consecutive positions of one row, and tokens after the first wrong guess are
+    useless. All rows whose drafts were verified in one step share `drawn`."""
 
     drawn: Drawn
     rows: tuple[tuple[int, RowId, int], ...]
@@ -33,9 +33,11 @@ class DrawnRows:
 
 @dataclass(slots=True)
 class PendingStep:
-    """The results of a step that has not been read: arrays, and failures that are already known.
+    """A step that was submitted and not read yet: the arrays of its results, and the failures that
+    are already known.
 
-    `prefilled` are arrays that are ready after the step's prefill, before its decode.
+    `first` are the first tokens of rows whose prompts ended. `decoded` are the tokens of decoding
+    rows. `prefilled` are arrays that are ready after the step's prefill, before its decode.
     """
 
     step: int
@@ -49,10 +51,10 @@ class PendingStep:
 
 
 def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float]:
-    """Wait for the step; return its result and the instant it was done, for the next step's cost.
+    """Wait for the step. Return its result and the time at which it was done.
 
-    The step's cost is the time since its issue or since the end of the previous step, whichever is
-    later.
+    `last_done` is that time of the previous step. The step's cost is the time since it was issued
+    or since `last_done`, whichever is later.
     """
     began = max(pending.issued_at, last_done)
     mx.eval(pending.prefilled)

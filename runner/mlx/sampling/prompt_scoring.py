@@ -1,7 +1,8 @@
-"""Talks to MLX: the log-probabilities of prompt tokens, from the logits of their chunks.
+"""Talks to MLX: computes the log-probabilities of prompt tokens, from the logits of prompt chunks.
 
-Only each token's own log-probability and those of the k likeliest leave the device. They are
-computed from the model's raw logits in float32: temperature and bias do not apply.
+For each position, only two things leave the device: the log-probability of the prompt's token, and
+the k likeliest tokens with theirs. They are computed in float32 from the model's own logits,
+without temperature and bias.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from runner.mlx.sampling.batch_sampler import Listing, listing_of
 
 @dataclass(frozen=True, slots=True)
 class ScoredChunk:
-    """The chunk tokens[start:stop] of a row, which is row `index` of a padded forward."""
+    """The chunk tokens[start:stop] of a row, which is row `index` of a padded forward pass."""
 
     index: int
     spec: RowSpec
@@ -41,8 +42,8 @@ class ScoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """Scores of consecutive chunks that are not read yet. `listing` is None if no chunk predicts a
-    token."""
+    """The log-probabilities of the tokens of several chunks, in one array, not read yet. `listing`
+    is None if no chunk predicts a token."""
 
     chunks: tuple[ScoredChunk, ...]
     listing: Listing | None
@@ -52,8 +53,8 @@ class ScoredRows:
         return [] if self.listing is None else self.listing.arrays()
 
     def read(self) -> Iterator[PromptScores]:
-        """Yield the scores of each chunk, waiting for the device. The scores of a row's first chunk
-        include token 0, which has no log-probability."""
+        """Wait for the device, and yield the scores of each chunk. The scores of a row's first
+        chunk begin with token 0, which no position predicts; its log-probability is given as 0."""
         chosen, top_ids, top_logprobs = self._read()
         at = 0
         for chunk in self.chunks:
@@ -88,7 +89,8 @@ class ScoredRows:
 
 
 def score_chunks(logits: mx.array, chunks: Sequence[ScoredChunk]) -> ScoredRows:
-    """Return the scores of chunks from a forward's logits, (rows, tokens, vocabulary)."""
+    """Return the log-probabilities of the tokens that these chunks predict. `logits`, (rows,
+    tokens, vocabulary), are those of the forward pass that computes the chunks."""
     counts = [chunk.predicted for chunk in chunks]
     if not sum(counts):
         return ScoredRows(tuple(chunks), None)

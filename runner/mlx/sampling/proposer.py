@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: what all proposers share, which guess tokens beside a loaded model. They are a
-draft model, and the model's MTP head."""
+"""Talks to MLX: the code that all proposers share. A proposer guesses tokens for a loaded model; it
+is a draft model or the model's MTP head."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from runner.mlx.sampling.row import EngineRow
 
 
 class Proposer(ABC):
-    """Guesses the next tokens of one row at a time, for a model with `vocabulary` tokens. A row and
-    its guesses have at most `context_tokens` tokens. `made` are the new tokens of the rows.
-    `failure`: the error that ended its guesses; empty: none."""
+    """Guesses the next tokens of one row at a time, for a model with `vocabulary` tokens. A row
+    with its guesses has at most `context_tokens` tokens. `made` has the output tokens of each row.
+    `failure`: the error that ended all guesses; empty: there was none."""
 
     def __init__(self, vocabulary: int, context_tokens: int) -> None:
         self.failure = ""
@@ -38,12 +38,12 @@ class Proposer(ABC):
     def measured(
         self, facts: EngineFacts, clock: Callable[[], float], plain_s: float
     ) -> EngineFacts:
-        """Return the model's facts with the cost of a guessed token, in plain steps of `plain_s`
-        seconds by this clock."""
+        """Measure a guess, and return the model's facts with the cost of a guessed token. The unit
+        is a plain step of the model, which takes `plain_s` seconds by this clock."""
 
     @abstractmethod
     def noted(self, facts: EngineFacts) -> EngineFacts:
-        """Return the model's facts, with the error that ended the guesses, if there is one."""
+        """Return the model's facts. If an error ended the guesses, they say so."""
 
     @abstractmethod
     def follows(self, row: RowId) -> bool:
@@ -55,10 +55,11 @@ class Proposer(ABC):
 
     @abstractmethod
     def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> tuple[TokenId, ...]:
-        """Return up to `most` guesses after all tokens of a row. An error ends the guesses."""
+        """Return up to `most` guesses of the tokens that follow `tokens`, which are all tokens of
+        the row. If it raises an error, no more guesses are made."""
 
     def take(self, tokens: Iterable[SampledToken]) -> None:
-        """Add the new tokens of rows, in order."""
+        """Add these new tokens to `made`."""
         for sampled in tokens:
             self.made.setdefault(sampled.row, []).append(sampled.token)
 
@@ -72,15 +73,15 @@ class Proposer(ABC):
     def proposals(
         self, rows: Sequence[EngineRow], wanted: Iterable[tuple[RowId, int]]
     ) -> Proposals:
-        """Return guesses for the `wanted` rows, each with its most tokens. Their last tokens must
-        have been read, and their sampling state be their own."""
+        """Return guesses for the rows in `wanted`, which are pairs (row, most guesses). The last
+        tokens of these rows must have been read, and their sampling state written back to them."""
         named = {row.name: row for row in rows}
         return tuple(
             (name, self._proposed(named[name], most)) for name, most in wanted if name in named
         )
 
     def fail(self, error: Exception) -> None:
-        """End all guesses because of an error."""
+        """Make no more guesses, because of this error."""
         self.drop()
         self.failure = f"{type(error).__name__}: {error}"
 
@@ -97,14 +98,15 @@ class Proposer(ABC):
 
 
 def guess_sampler(draw: RowDraw, vocabulary: int) -> BatchSampler:
-    """Return a sampler that draws guesses as the row's own tokens will be drawn."""
+    """Return a sampler that draws guesses in the same way as the row's own tokens: with the same
+    random keys, penalties and bias."""
     own = copy.copy(draw)
     own.top = None
     return BatchSampler([own], vocabulary)
 
 
 def read_guesses(drawn: Sequence[mx.array]) -> tuple[TokenId, ...]:
-    """Wait for the device, and return the tokens of these arrays, each of one token."""
+    """Wait for the device, and return the tokens in these arrays, which have one token each."""
     guesses: list[int] = mx.concatenate(list(drawn)).tolist()  # pyright: ignore[reportAssignmentType]
     return tuple(map(TokenId, guesses))
 

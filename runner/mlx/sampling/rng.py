@@ -1,7 +1,7 @@
-"""The source of a row's randomness: a key made of (seed, position) alone.
+"""The random key of a token, which depends only on the row's seed and the token's position.
 
-Pure. `position` is the index that the token will have in the row's tokens, prompt included. So a
-row draws the same numbers alone, in any batch, and after preemption.
+Pure. `position` is the index of the token in its row, prompt included. So a row draws the same
+numbers alone, in any batch, and after preemption.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ _MASK = (1 << 64) - 1
 
 
 def key_words(seed: int, position: int) -> tuple[int, int]:
-    """Return two 32-bit words: splitmix64's finaliser over seed, then over seed and position."""
+    """Return the key as two 32-bit words. It is made with splitmix64's finaliser, applied to the
+    seed, and then to that result combined with the position."""
     mixed = _mix(_mix(seed & _MASK) ^ (position & _MASK))
     return mixed >> 32, mixed & 0xFFFFFFFF
 

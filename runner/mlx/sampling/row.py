@@ -1,6 +1,6 @@
-"""Talks to MLX: one admitted row in the engine, and the checks on admission.
+"""Talks to MLX: the state of a row in the engine, and the checks when a row is admitted.
 
-An invalid `RowSpec` never raises anything but `RowTrouble`.
+An invalid `RowSpec` raises only `RowTrouble`, so it never harms other rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.text import BadGrammar, DeadEnd, RowMatcher
 
 
 class RowTrouble(Exception):
-    """The reason for which one row fails, without harm to other rows."""
+    """One row fails, for this reason. Other rows are not affected."""
 
     def __init__(self, reason: Literal["bad_request", "internal"], message: str) -> None:
         super().__init__(message)
@@ -31,14 +31,14 @@ class RowTrouble(Exception):
 
 
 class RowCaches(Protocol):
-    """Makes the model's caches, and frees those of rows."""
+    """Makes caches for the KV of rows, and frees them."""
 
     def new_caches(self, reserve: int) -> list[Any]:
         """Return a row's own empty caches, one per layer, with room for `reserve` tokens."""
         ...
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
-        """Remove rows, in a batch or not, and free their KV."""
+        """Remove rows from their decode batches, if they are in one, and free their KV."""
         ...
 
 
@@ -46,11 +46,13 @@ class RowCaches(Protocol):
 class EngineRow:
     """A row between admission and release.
 
-    While the row is outside of microbatches, `caches` are its own and hold the first `computed`
-    tokens; inside one (`microbatch`) they are empty. `token` (shape (1,)) is its last sampled token
-    while it is outside. `unread` is the place of a grammar row's last token: (array, index); None
-    if the matcher is up to date. `accepted` are the tokens of a verified draft that the matcher has
-    not seen yet.
+    While the row is in no decode batch, `caches` are its own and hold the KV of its first
+    `computed` tokens, and `token`, (1,), is its last sampled token. If `batched`, the row is in the
+    microbatch number `microbatch`, `caches` is empty and `token` is None.
+
+    `unread` says where the last token of a row with a grammar is, (array, index), until its matcher
+    has consumed the token; then it is None. `accepted` are the tokens of a verified draft that the
+    matcher has not consumed yet.
     """
 
     spec: RowSpec
@@ -70,18 +72,19 @@ class EngineRow:
 
     @property
     def prefilled(self) -> bool:
-        """Return whether the whole prompt is computed, or will be by the step being issued."""
+        """Return whether the whole prompt is computed, or will be after the step that is being
+        issued."""
         return self.computed >= len(self.spec.tokens)
 
     @property
     def computed_tokens(self) -> int:
-        """Return the number of tokens whose KV is computed, or will be by the end of the step being
+        """Return the number of tokens whose KV is computed, or will be after the step that is being
         issued."""
         return max(self.computed, self.draw.position - 1) if self.prefilled else self.computed
 
     def start_from(self, prefixes: PrefixStore, hit: PrefixHit) -> None:
-        """Begin the row with the KV of a kept prefix. If that fails, the row computes those tokens
-        itself, in its first chunk."""
+        """Begin the row with a copy of the KV of a kept prefix. If that fails, the row computes the
+        prefix itself, in its first chunk."""
         if self.computed or not 0 < hit.length < len(self.spec.tokens):
             return
         try:
@@ -92,27 +95,28 @@ class EngineRow:
         self.computed = hit.length
 
     def permitted(self, drafted: Sequence[TokenId]) -> Sequence[TokenId]:
-        """Return the part of a draft that the row's grammar allows. The row's last token must have
-        been computed. Raises DeadEnd."""
+        """Return the beginning of a draft up to the first token that the row's grammar forbids. The
+        row's last token must have been computed. Raises DeadEnd if the grammar cannot continue
+        after that token."""
         if self.matcher is None:
             return drafted
         self.read_token()
         return drafted[: self.matcher.permitted(drafted)]
 
     def implied(self) -> tuple[TokenId, ...]:
-        """Return the tokens that the row's grammar leaves no choice about. The row's last token
-        must have been computed."""
+        """Return the next tokens of the row if its grammar allows only these tokens. The row's last
+        token must have been computed."""
         if self.matcher is None:
             return ()
         try:
             self.read_token()
         except DeadEnd:
-            return ()  # the matcher refuses the next step, too
+            return ()  # the matcher also refuses the next step
         return self.matcher.implied()
 
     def read_token(self) -> None:
-        """Wait for the last token of a row with a grammar, and advance the row's grammar matcher by
-        it, or by the tokens of a verified draft. Raises DeadEnd."""
+        """If the row has a grammar, wait for its last token, and let the matcher consume it. After
+        a verified draft, the matcher consumes the accepted tokens instead. Raises DeadEnd."""
         if self.matcher is None:
             return
         accepted, self.accepted = self.accepted, []
@@ -127,7 +131,7 @@ class EngineRow:
 
 
 class AdmittedRows:
-    """An engine's rows by name, and the names of failed rows that are not released yet."""
+    """The rows of an engine by id, and the ids of failed rows that are not released yet."""
 
     def __init__(self, facts: EngineFacts, grammars: GrammarMasks, caches: RowCaches) -> None:
         self._facts = facts
@@ -138,8 +142,8 @@ class AdmittedRows:
 
     @property
     def nbytes(self) -> int:
-        """Return the KV bytes of all rows outside of decode batches, for example rows in prefill. A
-        row in a batch counts as 0."""
+        """Return the KV bytes of all rows that are in no decode batch, for example rows in
+        prefill."""
         return sum(cache.nbytes for row in self._rows.values() for cache in row.caches)
 
     def admit(self, spec: RowSpec, pending: PendingStep) -> None:
@@ -154,18 +158,18 @@ class AdmittedRows:
         return self._rows.get(name)
 
     def named(self, name: RowId, pending: PendingStep) -> EngineRow | None:
-        """Return the row of this name, or None if it has failed. An unknown name gets a failure in
-        `pending`."""
+        """Return the row with this id, or None if it has failed. For an unknown id, add a failure
+        to `pending` and return None."""
         if name in self._rows:
             return self._rows[name]
         if name not in self._failed:
-            pending.failures.append(RowFailure(name, "internal", f"row {name} is not admitted"))
+            pending.failures.append(RowFailure(name, "internal", f"row {name} was not admitted"))
             self._failed.add(name)
         return None
 
     def with_implied(self, result: StepResult) -> StepResult:
-        """Return the result with the text that the grammar of its only row implies. No other step
-        of the row may be unread."""
+        """If the result has tokens of only one row, and this row has a grammar, add the tokens that
+        the grammar implies as the next ones. The row must have no unread step."""
         names = {sampled.row for sampled in result.tokens}
         row = self.get(names.pop()) if len(names) == 1 else None
         if row is None or row.matcher is None:
@@ -173,15 +177,15 @@ class AdmittedRows:
         return replace(result, implied=row.implied())
 
     def fail(self, name: RowId) -> None:
-        """Drop a failed row but remember its name, because plans may name it until they release
-        it."""
+        """Drop a failed row but remember its id, because plans may name the row until a plan
+        releases it."""
         row = self._rows.pop(name, None)
         if row is not None:
             self._caches.leave([row])
         self._failed.add(name)
 
     def release(self, names: Sequence[RowId]) -> bool:
-        """Drop these rows and forget their names. Return whether no rows are left."""
+        """Drop these rows and free their KV. Return whether this removed the engine's last rows."""
         gone = [row for name in names if (row := self._rows.pop(name, None)) is not None]
         self._failed.difference_update(names)
         if gone:
@@ -196,8 +200,8 @@ class AdmittedRows:
 def admitted(
     spec: RowSpec, facts: EngineFacts, grammars: GrammarMasks, model: RowCaches
 ) -> EngineRow:
-    """Return the row, ready for its first chunk. Raises RowTrouble with the reason if it cannot be
-    admitted."""
+    """Check `spec`, and return the row, ready for its first chunk. Raises RowTrouble if the row
+    cannot be admitted."""
     _check(spec, facts)
     try:
         matcher = None
@@ -225,7 +229,8 @@ def _check(spec: RowSpec, facts: EngineFacts) -> None:
     if not spec.tokens:
         raise RowTrouble("bad_request", "a row needs at least one token")
     if not 0 <= spec.made <= len(spec.tokens):
-        raise RowTrouble("internal", f"{spec.made} output tokens in a row of {len(spec.tokens)}")
+        message = f"a row of {len(spec.tokens)} tokens cannot have {spec.made} output tokens"
+        raise RowTrouble("internal", message)
     if len(spec.tokens) > facts.context_tokens:
         raise RowTrouble(
             "bad_request",

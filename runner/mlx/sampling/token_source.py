@@ -1,9 +1,10 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: the next token of each row, sampled here or by the lead of the group.
+"""Talks to MLX: gets the next token of each row, by sampling or from the lead of the group.
 
-The lead of a group, or a single engine, samples; for grammars it waits for the tokens so far. A
-follower receives the lead's tokens: it has neither sampling nor grammars.
+The lead of a group, or an engine without a group, samples tokens and applies grammars. For a row
+with a grammar, it first waits for the row's last token. A follower receives the tokens from the
+lead.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ Rows = Sequence[EngineRow | None]
 
 @dataclass(frozen=True, slots=True)
 class RowDraft:
-    """The tokens to verify in a step after the last token of a row, and the row's slot in the
-    batch. The row's grammar must permit them."""
+    """The drafted tokens of a row that a step verifies, and the row's slot in the batch. The row's
+    grammar must allow these tokens."""
 
     slot: int
     row: EngineRow
@@ -39,7 +40,7 @@ class RowDraft:
 
 
 def drawn_drafts(drafts: Sequence[RowDraft], logits: mx.array, vocabulary: int) -> list[DrawnRows]:
-    """Return the tokens of all rows at all positions of their drafts, drawn together, from logits
+    """Draw the model's own tokens at all positions of the rows' drafts, all at once, from logits
     (slots, positions, vocabulary). Raises DeadEnd if the grammar of a row allows no token."""
     columns = logits.shape[1]
     rows: list[DraftedRow] = []
@@ -68,7 +69,7 @@ def drawn_drafts(drafts: Sequence[RowDraft], logits: mx.array, vocabulary: int) 
 
 
 class SamplingSource:
-    """Samples tokens on this rank. A row that cannot be sampled fails alone."""
+    """Samples tokens on this rank. If sampling fails for a row, only this row fails."""
 
     def __init__(self, vocabulary: int, comm: Comm) -> None:
         self._vocabulary = vocabulary
@@ -76,8 +77,8 @@ class SamplingSource:
         self._sampler: BatchSampler | None = None
 
     def draw(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
-        """Return one sampled token per row, and store the sampling state in the rows
-        immediately."""
+        """Return one sampled token per row, and write the sampling state back to the rows at
+        once."""
         allowed = self._allowed(rows, pending, after=out)
         try:
             sampler = self._sampler_of(rows)
@@ -88,7 +89,8 @@ class SamplingSource:
         return self._sent(drawn)
 
     def draw_again(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
-        """Return sampled tokens; this object keeps the rows' state until `write_back`."""
+        """Return one sampled token per row. `rows` must be the same as in the last call, unless
+        `write_back` was called since. Until then, this object keeps the rows' sampling state."""
         allowed = self._allowed(rows, pending, after=out)
         try:
             if self._sampler is None:
@@ -102,9 +104,9 @@ class SamplingSource:
     def draw_drafted(
         self, drafts: Sequence[RowDraft], logits: mx.array, pending: PendingStep
     ) -> list[DrawnRows]:
-        """Return the rows' own tokens at all positions of their drafts, from logits (slots,
-        positions, vocabulary). A row that cannot be sampled fails, and is left out. Positions after
-        which a row's grammar allows no token are left out."""
+        """Return the model's own tokens at all positions of the rows' drafts, from logits (slots,
+        positions, vocabulary). If sampling fails for a row, the row fails and is left out.
+        Positions at which the row's grammar allows no token are left out too."""
         self.write_back()
         if any(draft.row.matcher is not None for draft in drafts):
             self._comm.submit([logits])
@@ -129,7 +131,7 @@ class SamplingSource:
             return []
 
     def write_back(self) -> None:
-        """Write the token counts (for the penalties) of the last `draw_again` back to its rows."""
+        """Write the token counts (for the penalties) that `draw_again` keeps back to its rows."""
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None
@@ -146,8 +148,8 @@ class SamplingSource:
     def _allowed(self, rows: Rows, pending: PendingStep, after: mx.array) -> Allowed | None:
         """Return the tokens that grammars allow next; None if no row has a grammar.
 
-        Submits `after` to the device, then waits for the last tokens of grammar rows. A row at a
-        dead end fails.
+        Submits `after` (the logits) to the device first, so that the device computes while this
+        waits for the last tokens of rows with a grammar. A row whose grammar cannot continue fails.
         """
         bound = [
             (slot, row, row.matcher)
@@ -176,8 +178,8 @@ class SamplingSource:
     def _draw_apart(
         self, rows: Rows, logits: mx.array, allowed: Allowed | None, pending: PendingStep
     ) -> Drawn:
-        """Draw row by row after an error in the whole batch, so that only the row that caused the
-        error fails."""
+        """After an error in sampling the batch, try each row alone. Rows that cause an error fail;
+        all other rows are then sampled together."""
         sound: list[RowDraw | None] = []
         for slot, row in enumerate(rows):
             try:
@@ -202,7 +204,8 @@ class ReceivingSource:
         self._comm = comm
 
     def draw(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
-        """Return the lead's tokens; they may still have to be awaited (see `Comm.await_tokens`)."""
+        """Return the lead's tokens. The caller must pass them to `Comm.await_tokens` before it
+        waits for them."""
         for row in rows:
             if row is not None:
                 row.draw.position += 1
@@ -214,7 +217,7 @@ class ReceivingSource:
         self, drafts: Sequence[RowDraft], logits: mx.array, pending: PendingStep
     ) -> list[DrawnRows]:
         """Fail the rows: no group verifies drafts."""
-        message = "a rank of a group got a draft"
+        message = "the plan has a draft, but the ranks of a group cannot verify drafts"
         failures = (RowFailure(draft.row.name, "internal", message) for draft in drafts)
         pending.failures.extend(failures)
         return []
@@ -224,7 +227,7 @@ class ReceivingSource:
 
 
 TokenSource = SamplingSource | ReceivingSource
-"""Gives one token per row, unevaluated, from a forward's output `out`: (rows, vocabulary) logits on
-a rank that samples, else the last output of the forward. None among the rows is a hole, whose token
-is not read. `draw` is for rows that may differ next time. `draw_again` is for the same rows as last
-time, until `write_back` returns their state before they change."""
+"""Returns one token per row, unevaluated, after a forward pass with the output `out`. On a rank
+that samples, `out` is logits, (rows, vocabulary). None among the rows is a hole, whose token is not
+read. `draw` can be called with any rows. `draw_again` needs the same rows as in the last call;
+before the rows change, `write_back` must be called."""

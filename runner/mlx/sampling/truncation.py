@@ -1,8 +1,9 @@
-"""Talks to MLX: top-k, top-p and min-p as one threshold per row.
+"""Talks to MLX: computes top-k, top-p and min-p as one threshold per row.
 
-The order is temperature, then top-k, then top-p over the rest, then min-p against the likeliest.
-Each keeps the tokens at or above some logit, so the three are one threshold per row, the highest.
-Rows without any of the three get minus infinity.
+The order is temperature, then top-k, then top-p over the tokens that top-k keeps, then min-p
+relative to the likeliest token. Each of the three keeps the tokens at or above some logit, so the
+highest of these logits is the row's threshold. It is minus infinity for rows that use none of the
+three.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ class Cuts:
 
 
 class Truncation:
-    """The thresholds of a fixed set of rows. Their arrays are made once for the set."""
+    """Computes the thresholds of a fixed set of rows. The rows' settings are put into arrays only
+    once."""
 
     def __init__(self, cuts: Cuts, vocabulary: int, alike: int | None = None) -> None:
-        """`alike`: compute as for this many rows (default: as for the rows of `cuts`), because the
-        last digits depend on the method, which depends on the number of rows."""
+        """`alike`: use the method for this many rows (default: the number of rows in `cuts`). The
+        method depends on the number of rows, and the methods round differently."""
         self._sorts = (alike or len(cuts.top_p)) * vocabulary <= MAX_SORTED
         self._ks = [k if 0 < k < vocabulary else 0 for k in cuts.top_k]
         self._has_k = mx.array([k > 0 for k in self._ks])[:, None]
@@ -85,8 +87,8 @@ def _descending(scores: mx.array) -> mx.array:
 
 
 def _nucleus_of_sorted(best: mx.array, p: mx.array) -> mx.array:
-    """Return the smallest score that each row keeps. `best` are scores in descending order; a token
-    is kept if the tokens before it sum to less than p."""
+    """Return the smallest score that each row keeps by top-p. `best` are scores in descending
+    order. A token is kept if the probabilities of the tokens before it sum to less than p."""
     mass = mx.softmax(best, axis=1)
     stays = (mx.cumsum(mass, axis=1) - mass) < p
     count = mx.maximum(mx.sum(stays, axis=1, keepdims=True), 1)
@@ -94,11 +96,11 @@ def _nucleus_of_sorted(best: mx.array, p: mx.array) -> mx.array:
 
 
 def _nucleus_by_halving(scores: mx.array, p: mx.array) -> mx.array:
-    """Return the same score as `_nucleus_of_sorted`, without a sort: bisect for the highest cut
-    whose mass is p.
+    """Return practically the same threshold as `_nucleus_of_sorted`, but without sorting. Bisection
+    finds the highest score such that the tokens at or above it have at least the probability p.
 
-    Scores closer than SPAN / 2**HALVINGS count as equal; scores SPAN below the likeliest have no
-    mass in float32.
+    Scores closer than SPAN / 2**HALVINGS count as equal. Tokens whose score is SPAN below that of
+    the likeliest token have no probability in float32.
     """
     top = mx.max(scores, axis=1, keepdims=True)
     mass = mx.exp(scores - top)

@@ -1,8 +1,9 @@
-"""Talks to the engine and the oracle: sampled tokens, twice with the same seeds, and many draws.
+"""Talks to the engine and the oracle (plain mlx-lm): measures sampling, twice with the same seeds,
+and with many draws of one token.
 
-`twice` has the tokens of each seed, from two runs. `draws` has one entry for each setting: its
-fields, and how often each token was drawn. `next` are plain mlx-lm's log-probabilities, from which
-the expected frequencies follow.
+In the result, `twice` has the tokens of each seed, from two runs, which should be equal. `draws`
+has one entry for each sampling setting: its fields, and how often each token was drawn. `next` has
+plain mlx-lm's log-probabilities, from which the expected frequencies follow.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SETTINGS: tuple[dict[str, float | int], ...] = (
 
 
 def measure_draws(engine: Engine, model: Path) -> dict[str, Any]:
-    """Return the sampled tokens and the draws."""
+    """Sample tokens, and return the document that the module's text describes."""
     prompt, precision = list(PROMPT), str(engine.facts.extra["dtype"])
     driver = RowDriver(engine)
     draws = [{"sampling": fields, "counts": _drawn(driver, prompt, fields)} for fields in SETTINGS]
@@ -49,7 +50,8 @@ def _seeded(driver: RowDriver, prompt: list[int]) -> list[list[int]]:
 
 
 def _drawn(driver: RowDriver, prompt: list[int], fields: dict[str, Any]) -> list[list[int]]:
-    """Return how often each token was the first of `DRAWS` rows with different seeds."""
+    """Start `DRAWS` rows with different seeds, and return how often each token was the first token
+    of a row."""
     counts: Counter[int] = Counter()
     sampling, ragged = Sampling(**fields), driver.engine.facts.batches_ragged
     size = ROWS if ragged else 1

@@ -1,7 +1,8 @@
-"""Talks to the engine and the oracle: greedy tokens of rows alone and in a batch.
+"""Talks to the engine and the oracle (plain mlx-lm): measures the greedy tokens of rows alone and
+in a batch.
 
-The document has `plain` (see `plain`), `alone` and `batch`: for each prompt the engine's tokens.
-`batch` is None if the model runs one row at a time.
+In the result, `plain` has the tokens of plain mlx-lm (see the module `plain`). `alone` and `batch`
+have the engine's tokens for each prompt. `batch` is None if the model runs one row at a time.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ QUESTIONS = (
 
 
 def prompts_of(model: Path) -> list[list[int]]:
-    """Return the prompts as token ids, in the form of a chat."""
+    """Return `QUESTIONS` as token ids, each as a chat with one message."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     texts = [f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n" for text in QUESTIONS]
     return [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
 
 def token_ids(rows: list[list[SampledToken]]) -> list[list[int]]:
-    """Return the tokens without their figures."""
+    """Return the ids of the sampled tokens, without log-probabilities."""
     return [[int(sampled.token) for sampled in row] for row in rows]
 
 
 def measure_greedy(engine: Engine, model: Path) -> dict[str, Any]:
-    """Return the tokens of every prompt."""
+    """Compute all prompts, and return the document that the module's text describes."""
     prompts, precision = prompts_of(model), str(engine.facts.extra["dtype"])
     driver = RowDriver(engine)
     alone = [driver.alone(new_row(prompt), COUNT) for prompt in prompts]

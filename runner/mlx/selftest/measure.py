@@ -1,9 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (mlx leaves `device_info` untyped)
-"""Talks to MLX and the standard streams: the measurements of `shoal selftest` by name.
+"""Talks to MLX and the standard streams: runs a measurement of `shoal selftest` by its name.
 
-`run_measurement` reads {"model", "folder"} from standard input: the bundled model, and an empty
-folder for models that are made. It writes one JSON document as the last line of standard output.
+`run_measurement` reads {"model", "folder"} from standard input: the path of the bundled model, and
+an empty folder, in which measurements write test models. It writes one JSON document as the last
+line of standard output.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from runner.mlx.selftest.models import DRAWN, ROTATING, SIZED, write_random_mode
 from runner.mlx.selftest.reuse import measure_reuse, measure_rotating
 
 EngineLoader = Callable[[Path, KvKind], Engine]
-"""Loads the model of a folder, with this format of the KV cache."""
+"""A function that loads the model in a folder, with this KV format."""
 KINDS: tuple[KvKind, ...] = ("full", "8bit", "4bit", "window:64")
 
 
 def run_measurement(name: str, load: EngineLoader) -> int:
-    """Answer the question on standard input; return the exit code."""
+    """Read the paths from standard input, write the result of the measurement, and return the exit
+    code."""
     if name not in MEASUREMENTS:
-        sys.stderr.write(f"no measurement {name!r}; there are {', '.join(MEASUREMENTS)}\n")
+        sys.stderr.write(f"unknown measurement {name!r}; choose from {', '.join(MEASUREMENTS)}\n")
         return 2
     question = json.load(sys.stdin)
     answer = MEASUREMENTS[name](load, Path(question["model"]), Path(question["folder"]))
@@ -51,7 +53,8 @@ def _draws(load: EngineLoader, _model: Path, folder: Path) -> dict[str, Any]:
 
 
 def _reuse(load: EngineLoader, model: Path, folder: Path) -> dict[str, Any]:
-    """Return the document of each format of the KV cache, one engine after the other."""
+    """Measure the reuse of prefixes for each KV format, with one engine after the other, and for a
+    model with rotating caches."""
     kinds: dict[str, Any] = {}
     for kind in KINDS:
         engine = load(model, kind)
@@ -63,13 +66,13 @@ def _reuse(load: EngineLoader, model: Path, folder: Path) -> dict[str, Any]:
 
 
 def _sized_model(_load: EngineLoader, model: Path, folder: Path) -> dict[str, Any]:
-    """Write the model for the check of memory."""
+    """Write the model for the check of memory into the folder, and return its size."""
     write_random_model(folder, SIZED, tokenizer_of=model)
     return {"bytes": sum(file.stat().st_size for file in folder.iterdir())}
 
 
 def _versions(_load: EngineLoader, _model: Path, _folder: Path) -> dict[str, Any]:
-    """Return MLX's build, device and backends."""
+    """Return MLX's version, its device, and the backends that it was built with."""
     info = dict(mx.device_info())
     return {
         "mlx": version("mlx"),

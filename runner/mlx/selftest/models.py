@@ -1,8 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (mlx_lm is partially typed)
-"""Talks to MLX and the disk: writes models with random weights, for measurements that the bundled
-model is too small or too uniform for."""
+"""Talks to MLX and the disk: writes models with random weights, for measurements for which the
+bundled model is not suitable."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ SIZED: Mapping[str, Any] = {
     "eos_token_id": 2041,
     "pad_token_id": 2039,
 }
-"""A model of some 620 MB in float32, so that the fixed part of the bill does not decide. A token
-uses two of its 48 experts, so that a slow machine finishes too. It has the bundled model's
-vocabulary."""
+"""A model of some 620 MB in float32, for the check of memory. It is so large that the fixed part of
+the memory estimate does not matter. A token uses only two of its 48 experts, so that slow machines
+finish too. It has the bundled model's vocabulary."""
 DRAWN: Mapping[str, Any] = {
     "model_type": "qwen3",
     "vocab_size": 2048,
@@ -61,7 +61,7 @@ DRAWN: Mapping[str, Any] = {
     "torch_dtype": "float32",
     "eos_token_id": [2],
 }
-"""A model so small that thousands of rows cost little."""
+"""A model for the check of sampling. It is so small that thousands of rows take little time."""
 ROTATING: Mapping[str, Any] = {
     "model_type": "gemma3_text",
     "vocab_size": 260,
@@ -82,15 +82,17 @@ ROTATING: Mapping[str, Any] = {
     "torch_dtype": "float32",
     "eos_token_id": [2],
 }
-"""A model whose every other layer has a sliding window, which mlx-lm keeps in a rotating cache."""
+"""A model in which every second layer has a sliding window, whose KV mlx-lm keeps in a rotating
+cache."""
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
 def write_random_model(
     folder: Path, settings: Mapping[str, Any], *, tokenizer_of: Path | None = None
 ) -> Path:
-    """Write a model with random float32 weights, always the same, into a new folder. It gets the
-    tokenizer of the model `tokenizer_of`."""
+    """Write a model with random float32 weights into a new folder, and return the folder. The
+    weights are the same in each call. The model gets the tokenizer of the model `tokenizer_of`, if
+    that is given."""
     folder.mkdir(parents=True)
     mx.random.seed(7)
     model_class, arguments_class = model_classes(config=dict(settings))
@@ -106,7 +108,7 @@ def write_random_model(
 
 
 def _as_stored(name: str, value: mx.array) -> mx.array:
-    """Return a weight as it is stored. Random matrices are enlarged, so that tokens differ clearly
-    in their likelihood."""
+    """Return a weight in the form that is stored. Random matrices are multiplied by 2.5, so that
+    the likeliest token is clearly likelier than the others."""
     is_matrix = value.ndim == 2 and "embed" not in name
     return (value * 2.5 if is_matrix else value).astype(mx.float32)

@@ -1,4 +1,5 @@
-"""Talks to a process of plain mlx-lm: the greedy tokens that the engine is compared with."""
+"""Talks to a process of plain mlx-lm (the oracle), which generates the greedy tokens with which the
+engine's tokens are compared."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 ORACLE_S = 120.0
 TOP = 8
-"""Tokens whose log-probability the oracle reports at each step."""
+"""The number of likeliest tokens that the oracle reports at each step."""
 SCRIPT = Path(__file__).with_name("plain.py")
 
 
@@ -27,7 +28,8 @@ def plain_rows(
     *,
     whole: bool = False,
 ) -> dict[str, Any]:
-    """Return what plain mlx-lm generates (see `plain`). Raises NoOracle."""
+    """Let plain mlx-lm generate `count` tokens for each prompt, and return its document (see the
+    module `plain`). Raises NoOracle."""
     question = {
         "model": str(model),
         "precision": "float32" if precision == "float32" else "stored",

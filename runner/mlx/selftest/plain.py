@@ -1,12 +1,13 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # (mlx_lm is partially typed)
-"""Talks to mlx-lm alone: the greedy tokens that plain mlx-lm generates, without shoal's code.
+"""Talks to mlx-lm alone: generates greedy tokens with plain mlx-lm, without shoal's code.
 
-Runs as a script, so that no module of shoal is imported. Reads {"model", "precision", "prompts",
-"count", "top"} from standard input. `precision` is "float32" or "stored". Writes {"rows",
-"version"}: for each prompt and token the `top` likeliest as [token, logprob], likeliest first. If
-`whole` is true, it also writes every log-probability after the last prompt as `next`.
+It runs as a script, so that no module of shoal is imported. It reads {"model", "precision",
+"prompts", "count", "top", "whole"} from standard input. `precision` is "float32" or "stored". It
+writes {"rows", "version"}. For each prompt, `rows` has `count` steps; a step has the `top`
+likeliest tokens as [token, logprob], likeliest first. If `whole` is true, it also writes `next`:
+the log-probability of every token after the last prompt.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from mlx_lm.utils import load_model
 
 
 def greedy(model: Any, prompt: list[int], count: int, top: int) -> list[list[list[float]]]:
-    """Return the likeliest tokens at each of `count` steps."""
+    """Generate `count` tokens after a prompt. Return the `top` likeliest tokens of each step, as
+    [token, logprob]."""
     steps: list[list[list[float]]] = []
     for _, logprobs in generate_step(mx.array(prompt), model, max_tokens=count):
         values = logprobs.astype(mx.float32)
@@ -47,7 +49,7 @@ def _floats(array: mx.array) -> list[float]:
 
 
 def main() -> None:
-    """Answer the question on standard input."""
+    """Read the request from standard input, and write the result to standard output."""
     question = json.load(sys.stdin)
     model, _ = load_model(Path(question["model"]))
     if question["precision"] == "float32":

@@ -1,9 +1,10 @@
-"""Talks to the engine: rows that start from a kept prefix, for one format of the KV cache.
+"""Talks to the engine: measures rows that start from a kept prefix, for one KV format.
 
-`fresh` has the likeliest tokens at each step of a row that reads its whole prompt. `reused` has a
-row for each length of the prefix: its tokens and their log-probabilities. If the cache can be
-trimmed, the prefix is kept and reused at other lengths than it has; else only at its whole length.
-`held` says how the layers hold their KV. `batch` are the tokens of the same row beside others.
+In the result, `fresh` has the likeliest tokens at each step of a row that computes its whole
+prompt. `reused` has one row for each used length of the prefix: its tokens and their
+log-probabilities. If KV can be cut, parts of the prefix are used too; otherwise only the whole
+prefix is. `held` says in which format the layers store their KV. `batch` has the tokens of the same
+row if it decodes together with others.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ _ENTRY = EntryId(1)
 
 
 def prompt_of(vocabulary: int) -> list[int]:
-    """Return a prompt without a pattern."""
+    """Return a prompt of `LENGTH` tokens without a simple pattern."""
     return [3 + (11 * at + 7 * at * at) % (vocabulary - 20) for at in range(LENGTH)]
 
 
 def measure_reuse(engine: Engine) -> dict[str, Any]:
-    """Return the tokens of a fresh row and of rows that start from a kept prefix."""
+    """Compute a row without a prefix and rows with one, and return the document that the module's
+    text describes."""
     prompt, facts = prompt_of(engine.facts.vocabulary), engine.facts
     driver = RowDriver(engine)
     fresh = driver.alone(new_row(prompt, logprobs=TOP), COUNT)
@@ -49,7 +51,8 @@ def measure_reuse(engine: Engine) -> dict[str, Any]:
 
 
 def measure_rotating(engine: Engine, model: Path) -> dict[str, Any]:
-    """Return the same for a model with rotating caches, and plain mlx-lm's tokens."""
+    """Return the document of `measure_reuse` for a model with rotating caches, and as `plain` the
+    tokens of plain mlx-lm."""
     prompt = prompt_of(engine.facts.vocabulary)
     plain = plain_rows(model, str(engine.facts.extra["dtype"]), [prompt], COUNT)
     return {**measure_reuse(engine), "plain": plain["rows"][0]}

@@ -1,6 +1,6 @@
-"""Talks to the engine: sends plans, one step ahead, as the scheduler does.
+"""Talks to the engine: issues plans, one step ahead, like the scheduler.
 
-A row here is greedy unless its sampling says otherwise. Rows get ids that are never reused.
+Rows are greedy by default. The ids of rows are never reused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def whole(row: RowSpec, start: int = 0) -> PrefillChunk:
 
 
 class RowDriver:
-    """Issues plans to one engine and collects the tokens by row."""
+    """Issues plans to one engine, and collects the sampled tokens of each row."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -48,14 +48,15 @@ class RowDriver:
         self._unread = 0
 
     def step(self, **parts: Any) -> None:
-        """Issue a plan and read the one before. Raises EngineRowFailed."""
+        """Issue a plan, and read the result of the plan before it. Raises EngineRowFailed if a row
+        failed."""
         self.engine.issue(StepPlan(next(self._steps), **parts))
         self._unread += 1
         while self._unread > 1:
             self._read()
 
     def finish(self, *rows: RowId) -> None:
-        """Release rows and read everything."""
+        """Release rows, and read the results of all plans."""
         self.step(release=rows)
         self._read()
 
@@ -64,7 +65,7 @@ class RowDriver:
         return self._tokens.get(row, [])
 
     def alone(self, row: RowSpec, count: int) -> list[SampledToken]:
-        """Return `count` tokens of a row that is read in one chunk and shares no batch."""
+        """Return `count` tokens of a row whose prompt is one chunk, and which decodes alone."""
         self.step(admit=(row,), prefill=((whole(row),),))
         for _ in range(count - 1):
             self.step(decode=(row.row,))
