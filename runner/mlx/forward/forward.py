@@ -89,8 +89,8 @@ class Forward:
         return try_drafts(self._model, self._shape, self._compiled, packed=packed)
 
     def traces(self) -> bool:
-        """Return whether a compiled trace of a small batch gives the same results as the plain
-        forward; this is tried out."""
+        """Find out by trial, and return, whether a compiled trace of a small batch gives the same
+        results as the plain forward pass."""
         model, capabilities = self._model, self._capabilities
         with model.rehearsal() if isinstance(model, StageModel) else nullcontext():
             return capabilities.batches_ragged and trace_agrees(

@@ -5,8 +5,8 @@ arrays of the batch.
 
 An engine without a pipeline has one microbatch. A pipeline has as many as stages, so that one stage
 computes a microbatch while the next stage computes another one (as in GPipe). The next step of a
-microbatch waits only for the tokens of this microbatch, so the pipeline never runs empty. Every
-rank puts a row into the same microbatch, because that depends on the plans alone.
+microbatch waits only for the tokens of this microbatch, so the pipeline need not be drained between
+steps. Every rank puts a row into the same microbatch, because that depends on the plans alone.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Microbatch:
         self, rows: Sequence[EngineRow], pending: PendingStep, compiled: CompiledDecode | None
     ) -> None:
         """Start one step for exactly these rows; `pending` gets the arrays of their new tokens. The
-        tokens of the previous step are awaited only after this step's forward is built."""
+        tokens of the previous step are awaited only after this step's forward pass is built."""
         self._hold_exactly(rows)
         self.batch.open_step()
         slots = self._slots()

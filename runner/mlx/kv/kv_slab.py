@@ -220,7 +220,7 @@ class SlabKV(LayerKV):
         columns, width)."""
         shape = self.shape
         if not self.parts:
-            raise ValueError("a slab without rows")
+            raise ValueError("the slab has no rows yet")
         used, stop = len(shape.begins), shape.stop + keys.shape[2]
         for part, new in zip(self.parts, self.codec.encode(keys, values), strict=True):
             part[:used, :, shape.stop : stop] = new
@@ -256,7 +256,7 @@ class SlabKV(LayerKV):
     def take(self, slot: int) -> Parts:
         """Return copies of a row's stored parts, without gaps."""
         if not self.parts:
-            raise ValueError("a slab without rows")
+            raise ValueError("the slab has no rows yet")
         if slot in self.shape.gaps:
             columns = mx.array(self.shape.columns_of(slot))  # pyright: ignore[reportArgumentType]
             return tuple(mx.take(part[slot : slot + 1], columns, axis=2) for part in self.parts)

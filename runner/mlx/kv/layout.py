@@ -21,8 +21,8 @@ from runner.mlx.kv.window import SinkWindow, WindowKV
 class Shape:
     """The KV layout of a model. `codecs[i]` stores the ordinary (growing) KV of layer i; None: the
     layer does not keep the KV of all tokens (for example a recurrent state). The layers in
-    `windowed` keep only the tokens of shoal's `window`. `least_window`: the smallest window of the
-    model's own windowed layers, in tokens; None: no layer has one."""
+    `windowed` keep only the tokens in shoal's `window`. `least_window`: the fewest tokens that a
+    layer with a window keeps, shoal's or the model's own; None: no layer has a window."""
 
     codecs: tuple[Codec | None, ...]
     vocabulary: int

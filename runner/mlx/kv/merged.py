@@ -107,7 +107,7 @@ class Replay:
         """Record that, of the step before which the state was saved, the row keeps the first
         `count` tokens beyond the lag. If these are not all, restore the state. Return the number of
         columns that stay valid: all or none."""
-        assert self._inputs is not None, "save"
+        assert self._inputs is not None, "close was called before save"
         inputs, columns = self._inputs, self.lag + count
         self._lacking = None
         if columns == inputs.shape[1]:

@@ -52,8 +52,8 @@ class GroupShape:
 
 
 class GroupKV:
-    """The KV of one attention layer in a forward over chunks of several rows; the model uses it as
-    its cache."""
+    """The KV of one attention layer in a forward pass over chunks of several rows; the model uses
+    it as its cache."""
 
     def __init__(self, shape: GroupShape, rows: Sequence[RowKV]) -> None:
         self._shape = shape

@@ -63,9 +63,11 @@ class PrefixStore:
             self.files.give_up(entry)
 
     def start(self, entry: EntryId, length: int, reserve: int) -> list[Any]:
-        """Return caches of a new row whose first `length` tokens are the entry's.
+        """Return caches for a new row, with the KV of the first `length` tokens of an entry and
+        room for `reserve` tokens.
 
-        Raises KeyError for an unknown entry, ValueError if the entry cannot be cut to `length`.
+        Raises KeyError for an unknown entry, and ValueError if the entry cannot be cut to `length`
+        tokens.
         """
         prefix = self._entries[entry]
         if not 0 < length <= prefix.length:
@@ -110,7 +112,8 @@ class PrefixStore:
             self.keep(restored.entry, caches, restored.length)
 
     def close(self) -> None:
-        """Free all entries. Files that are almost written are finished first."""
+        """Free all entries. Before that, wait a short time for entries that are still being written
+        to disk."""
         if self.files is not None:
             self.hand_over(sys.maxsize)
             self.files.close()
@@ -118,10 +121,10 @@ class PrefixStore:
 
 
 def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
-    """Return copies of a row's caches, cut to `length` if possible. They share no memory with the
-    originals.
+    """Return copies of a row's caches, which share no memory with the originals.
 
-    Raises ValueError if a cache that cannot be cut holds another number of tokens.
+    Ordinary KV is cut to `length` tokens. Other caches are copied whole; the caller has checked
+    that they hold `length` tokens.
     """
     copies: list[Any] = []
     for cache in caches:

@@ -58,8 +58,8 @@ class _Job:
 
 class RunFiles:
     """The `PrefixDisk` of one model: the files with its kept prefixes (runs of KV). `keys` maps
-    each adapter's name (empty: no adapter) to a key for all on which KV depends except the tokens.
-    Each key has its own folder."""
+    each adapter's name (empty: no adapter) to the key of its KV. A key covers everything on which
+    KV depends except the tokens, and has its own folder."""
 
     def __init__(self, limits: KvLimits, model: str, keys: Mapping[str, KvKey]) -> None:
         self.least_tokens = limits.least_tokens

@@ -76,7 +76,7 @@ def _windowed(shape: Shape, window: SinkWindow) -> Shape:
 def _sees_a_window(model: Any, shape: Shape) -> bool:
     """Return whether the model gives the same logits with a window as with all KV and a mask that
     hides the tokens outside the window. In some models it does not, because attention depends on
-    the order of the KV. Compares chunks of several tokens and of one."""
+    the order of the KV. The trial computes chunks of several tokens and of one token."""
     window = SinkWindow(2, 6)
     narrow = _windowed(shape, window)
     if not narrow.windowed:

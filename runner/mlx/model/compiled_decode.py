@@ -1,4 +1,4 @@
-"""Talks to MLX: runs small decode batches through a compiled forward.
+"""Talks to MLX: runs small decode batches with compiled forward passes (traces).
 
 If the model and the batch are small, building and dispatching the graph of a step takes about as
 long as computing it. So the whole forward pass is compiled once per shape (rows, room of the slab)

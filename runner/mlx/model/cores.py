@@ -58,7 +58,7 @@ class OwnThreads:
 class SharedThreads:
     """Sets the number of BLAS threads of a runner that shares the machine's cores with other
     runners. `most` is the initial and greatest number. `file` is created if it does not exist. If
-    other runners have locked all its lines, this runner is not counted by them."""
+    other runners have locked all its lines, they do not count this runner."""
 
     def __init__(self, file: Path, *, most: int, cores: int, set_threads: SetThreads) -> None:
         self._most, self._cores, self._set_threads = most, cores, set_threads

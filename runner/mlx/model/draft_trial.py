@@ -45,8 +45,8 @@ TIMES = 3
 """How many steps of one row are measured for each number of columns. For several rows, it is one
 less."""
 MOST_S = 4.0
-"""The time in seconds for measuring steps of one row. If it was enough, steps of several rows are
-measured, for as long again."""
+"""The time limit in seconds for measuring steps of one row. If it was enough, steps of several rows
+are measured too, with the same limit again."""
 
 
 @dataclass(frozen=True, slots=True)

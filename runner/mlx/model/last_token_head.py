@@ -42,12 +42,12 @@ class LastTokenHead:
 
     def embedded(self, tokens: mx.array) -> mx.array:
         """Return the model's embeddings of tokens, (..., width)."""
-        assert self._embedding is not None, "can_tap"
+        assert self._embedding is not None, "embedded was called although can_tap is False"
         return self._embedding(tokens)
 
     def projected(self, hidden: mx.array) -> mx.array:
         """Return the logits of hidden states, (..., vocabulary)."""
-        assert self._project is not None, "can_tap"
+        assert self._project is not None, "projected was called although can_tap is False"
         return self._project(hidden)
 
     def take_hidden(self) -> list[mx.array]:

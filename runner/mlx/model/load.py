@@ -49,8 +49,8 @@ class UnloadableModel(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """A model in memory. `module` is mlx-lm's model. `model` is what the engine calls: `module`, or
-    for a pipeline stage the `StageModel` of it. `config` is the folder's config.json, with the end
+    """A model in memory. `module` is mlx-lm's model. The engine calls `model`: it is `module`, or
+    in a group the `StageModel` of this rank. `config` is the folder's config.json, with the end
     tokens of generation_config.json."""
 
     module: nn.Module

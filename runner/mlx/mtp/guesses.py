@@ -41,8 +41,8 @@ TRIAL_TOKENS, TRIAL_TIMES = 8, 3
 @dataclass(slots=True)
 class _Followed:
     """The row that the head follows, with its prompt. `cache` has the KV of `fed` positions of the
-    row from `start` on, and behind them that of guesses. `waiting` are the hidden states of the
-    next `waits` positions, whose KV is not computed yet."""
+    row from `start` on, followed by the KV of guesses. `waiting` are the hidden states of the next
+    `waits` positions, whose KV is not computed yet."""
 
     row: RowId
     prompt: tuple[TokenId, ...]

@@ -39,8 +39,8 @@ def open_checks(context: RankContext, memory_limit_bytes: int) -> CollectiveChec
 
 
 def pattern(rank: int, start: int, stop: int) -> mx.array:
-    """Return the test pattern p(i, rank) (see the module's text) for i in [start, stop), as
-    float32."""
+    """Return the test pattern p(i, rank), as the module's docstring defines it, for i in [start,
+    stop), as float32."""
     places = mx.arange(start, stop, dtype=mx.int32) % PLACES
     return ((places * PER_PLACE + rank * PER_RANK) % PLACES).astype(mx.float32)
 
@@ -126,14 +126,14 @@ class CollectiveChecks:
 
     def sum_round(self) -> None:
         """Sum the pattern over all ranks, and wait for it."""
-        assert self._given is not None, "prepared"
+        assert self._given is not None, "sum_round was called before prepare"
         self._got = None
         self._got = mx.distributed.all_sum(self._given, group=self._group)
         mx.eval(self._got)
 
     def check_round(self) -> Check:
         """Count the wrong elements of the sum that the last round computed."""
-        assert self._got is not None, "a round was made"
+        assert self._got is not None, "check_round was called before sum_round"
         return look(
             f"all_sum {self._elements}",
             self._got,

@@ -175,8 +175,8 @@ class Comm:
         mx.eval(arrays)
 
     def must_evaluate(self, out: mx.array) -> list[mx.array]:
-        """Return the parts of a forward's output that must be evaluated although no token depends
-        on them."""
+        """Return the arrays of a forward pass's output `out` that must be evaluated although no
+        token of this rank depends on them."""
         return []
 
     def send_tokens(self, tokens: mx.array) -> mx.array:
@@ -302,8 +302,8 @@ class GroupComm(Comm):
 
     def recv_tokens(self, count: int, out: mx.array) -> mx.array:
         """Return the lead's tokens on a follower. The first stage submits `out` first, because the
-        lead samples from what follows from it. In a ring, the receive is deferred until the tokens
-        are awaited."""
+        lead's tokens depend on it. In a ring, the receive is deferred until the tokens are
+        awaited."""
         none = mx.zeros((count,), mx.int32)
         if self.is_first_stage:
             self.submit([out])

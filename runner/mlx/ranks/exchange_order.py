@@ -7,7 +7,7 @@ plans. If each rank keeps these rules, the exchanges between any two ranks match
 - Submissions reach the device in the order in which they were built, also if they were held.
 - A due submission is the deferred receive of tokens from the lead. It reaches the device only when
 the tokens are awaited. Due submissions keep the order in which they were deferred.
-- Each submission is submitted once. When its tokens are awaited, it is submitted unless it was.
+- Each submission is submitted once. Before its tokens are awaited, it is submitted.
 - A call that would break a rule raises OutOfOrder and changes nothing.
 """
 
@@ -86,7 +86,7 @@ class ExchangeOrder(Generic[A, N]):
         OutOfOrder if it already uses one, because the device may begin two receives of a submission
         in either order."""
         if self._arrival is not None:
-            raise OutOfOrder("a second receive before the submission with the first was finished")
+            raise OutOfOrder("a second receive began before the first one's submission was built")
         self._arrival = arrival
 
     def note(self, what: N) -> None:

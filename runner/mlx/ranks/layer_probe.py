@@ -107,7 +107,8 @@ class _Call:
 
 def flow_of(module: nn.Module, layers: Sequence[Any]) -> LayerFlow:
     """Find out how a model uses its layers. Raises Unsplittable if the layers are not called once
-    and in order, or if they pass anything but hidden states to each other."""
+    and in order, if the model computes anything between them, or if they pass anything but hidden
+    states to each other."""
     caches = make_prompt_cache(module)
     calls = _noted(module, layers, TWO, caches)
     if [id(call.layer) for call in calls] != [id(layer) for layer in layers]:

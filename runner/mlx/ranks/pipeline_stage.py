@@ -26,12 +26,13 @@ from runner.mlx.ranks.comm import GroupComm
 
 
 class StageModel:
-    """One stage of a pipeline. It is called like the model, with the caches of its own layers.
+    """One stage of a pipeline, or one rank of a tensor group, which has all layers. It is called
+    like the model, with the caches of its own layers.
 
-    On the lead it returns logits, and on other ranks the output of the stage's last layer, (rows,
-    tokens, width). While `rehearsing`, nothing is sent, and hidden states are made from the token
-    ids instead of received, so that each rank can be tried alone. A compiled trace must not contain
-    a receive, which would become a constant. So a trace has only `inner`; the caller runs `receive`
+    On the lead it returns logits, and on other ranks the output of its last layer, (rows, tokens,
+    width). While `rehearsing`, nothing is sent, and hidden states are made from the token ids
+    instead of received, so that each rank can be tried alone. A compiled trace must not contain a
+    receive, which would become a constant. So a trace has only `inner`; the caller runs `receive`
     before it and `hand_on` after it.
     """
 
@@ -102,12 +103,12 @@ class StageModel:
             self.rehearsing = False
 
     def receive(self, inputs: mx.array) -> list[mx.array]:
-        """Return the hidden states from the previous stage, for `inner`, in a list. They may not
-        have arrived yet. The first stage returns an empty list. `inputs` are the input tokens,
-        (rows, tokens). Requires an earlier rehearsal."""
+        """Return a list with the hidden states from the previous stage, for `inner`. They may not
+        have arrived yet. The list is empty if there is no previous stage. `inputs` are the input
+        tokens, (rows, tokens). Requires an earlier rehearsal."""
         if not self._receives:
             return []
-        assert self._like is not None, "rehearsed"
+        assert self._like is not None, "the stage received hidden states before any rehearsal"
         width, dtype = self._like
         if self.rehearsing:
             return [_made_up(inputs, width, dtype)]

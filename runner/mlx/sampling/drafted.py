@@ -5,9 +5,9 @@
 The token at position j of a draft is drawn as it would be without drafts if the first j drafted
 tokens were right. It is drawn with the random key of its own position, and with penalties that
 count these tokens. All positions are drawn at once, like the rows of a batch. Drafted tokens are
-accepted as long as they equal the model's own tokens. So answers have the same tokens as without
-drafts, with greedy and with sampled decoding. (The rejection sampling of Leviathan and Chen keeps
-the distribution, not the tokens.)
+accepted as long as they equal the model's own tokens. So an answer has only the model's own tokens,
+with greedy and with sampled decoding. (The rejection sampling of Leviathan and Chen keeps the
+distribution, not the tokens.)
 """
 
 from __future__ import annotations

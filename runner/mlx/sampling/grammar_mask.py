@@ -32,7 +32,7 @@ class GrammarMasks:
         """Return a matcher that has already consumed the tokens `made`. Raises BadGrammar if the
         grammar cannot be used, and DeadEnd if it does not allow these tokens."""
         if self._matchers is None:
-            raise BadGrammar("this model has no tokenizer.json, which grammars require")
+            raise BadGrammar("the model has no tokenizer.json or no end token; grammars need both")
         return self._matchers.start(spec, made)
 
 

@@ -95,7 +95,7 @@ class EngineRow:
         self.computed = hit.length
 
     def permitted(self, drafted: Sequence[TokenId]) -> Sequence[TokenId]:
-        """Return the beginning of a draft up to the first token that the row's grammar forbids. The
+        """Return the part of a draft before the first token that the row's grammar forbids. The
         row's last token must have been computed. Raises DeadEnd if the grammar cannot continue
         after that token."""
         if self.matcher is None:
@@ -104,8 +104,8 @@ class EngineRow:
         return drafted[: self.matcher.permitted(drafted)]
 
     def implied(self) -> tuple[TokenId, ...]:
-        """Return the next tokens of the row if its grammar allows only these tokens. The row's last
-        token must have been computed."""
+        """Return the next tokens of the row if its grammar allows only these tokens; otherwise
+        none. The row's last token must have been computed."""
         if self.matcher is None:
             return ()
         try:
