@@ -127,7 +127,7 @@ def load_engine(
 
 
 class MlxEngine:
-    """Computes plans for one loaded model: see `runner.engine.Engine`."""
+    """Computes step plans with one loaded model. Implements `runner.engine.Engine`."""
 
     def __init__(
         self,

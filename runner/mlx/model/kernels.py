@@ -55,7 +55,7 @@ class KernelCache:
 
     @property
     def warm(self) -> bool:
-        """Return whether all kernels of this model exist."""
+        """Return whether all kernels of this model exist. On a GPU this is always true."""
         return on_gpu() or _mark(self._path, self._kind).exists()
 
     def fill(self) -> None:

@@ -49,7 +49,7 @@ Weights = dict[str, mx.array]
 
 class ModelMaker:
     """Quantises the model in the folder `source`, and writes the result as `name` to the folder
-    `models`: see `runner.engine.Maker`. Raises NotMade if it cannot begin."""
+    `models`. Implements `runner.engine.Maker`. Raises NotMade if it cannot begin."""
 
     def __init__(
         self,

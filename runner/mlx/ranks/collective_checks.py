@@ -54,8 +54,8 @@ def pattern_sum(ranks: int, start: int, stop: int) -> mx.array:
 
 
 class CollectiveChecks:
-    """The exchanges of a collective test over a ring or JACCL: see
-    `runner.group.collectives.Exchanges`."""
+    """Makes the exchanges of the collective test over MLX's ring or JACCL, and checks their
+    results. Implements `runner.group.collectives.Exchanges`."""
 
     def __init__(self, comm: GroupComm) -> None:
         self.mlx_version = metadata.version("mlx")

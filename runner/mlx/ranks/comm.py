@@ -242,7 +242,7 @@ class GroupComm(Comm):
         self._received: mx.array | None = None
 
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
-        """Send the followers a plan; only the lead does."""
+        """Send a plan to the followers. Only the lead calls this."""
         self.context.tell(SharedPlan(plan, covers, barred))
 
     def least(self, mine: int) -> int:
