@@ -1,2 +1,2 @@
-"""The MLX engine: all code that computes with MLX arrays. Other packages import only `engine`, for
-language models, and `embedding`."""
+"""The MLX engine: all code that computes with MLX arrays. Only the composition root of the runner
+imports it."""

@@ -2,7 +2,7 @@
 # (mlx.nn is partially typed)
 """Talks to MLX: pools the hidden states of tokens into one vector per row.
 
-Vectors are computed in float32, whatever the model's dtype. Tokens beyond a row's length (padding)
+Vectors are computed in float32 for every dtype of the model. Tokens beyond a row's length (padding)
 are ignored.
 """
 

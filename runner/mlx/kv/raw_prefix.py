@@ -3,8 +3,8 @@
 """Talks to MLX: turns a kept prefix into bytes for a file, and such bytes into caches.
 
 All calls come from the engine's thread. Another thread can then read the bytes of evaluated arrays
-without a copy, because nobody writes to the arrays of a kept prefix, and the bytes keep their array
-alive.
+without a copy, because the arrays of a kept prefix are never changed, and the bytes keep their
+array alive.
 """
 
 from __future__ import annotations

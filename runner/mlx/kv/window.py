@@ -4,11 +4,11 @@
 window).
 
 The token at position p attends to every earlier position that is one of the first `sinks`, and to
-the last `tokens` positions up to p, whatever the chunk sizes. Positions count from the start of the
-row, because keys are stored after rotary embedding. A place is an index in the stored arrays. A
-token is stored in the place of its position. When all places are taken, it replaces the oldest
-token that is not a sink; attention does not depend on the order of places. So the rows of a batch
-write to different places, and nothing moves when rows join or leave.
+the last `tokens` positions up to p. Chunk sizes do not change this. Positions count from the start
+of the row, because keys are stored after rotary embedding. A place is an index in the stored
+arrays. A token is stored in the place of its position. When all places are taken, it replaces the
+oldest token that is not a sink; attention does not depend on the order of places. So the rows of a
+batch write to different places, and nothing moves when rows join or leave.
 """
 
 from __future__ import annotations

@@ -49,9 +49,8 @@ NO_ROWS_APART = (
 
 
 def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None) -> Shape:
-    """Compute a few tokens, and return the model's KV layout. Layers with ordinary (growing) KV
-    store it as `kind` if the model supports that. A row has at most `context_tokens` (default:
-    unlimited)."""
+    """Compute a few tokens, and return the model's KV layout. Ordinary (growing) KV is stored as
+    `kind` if possible. A row has at most `context_tokens` (default: unlimited)."""
     shape = _measured(model, kind)
     tokens = window_of(kind)
     if not tokens or not _sees_a_window(model, shape):
@@ -67,16 +66,14 @@ def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None
 
 
 def _windowed(shape: Shape, window: SinkWindow) -> Shape:
-    """Return the layout with a window in each layer that has ordinary KV. The byte counts are not
-    adjusted."""
+    """Return the layout with a window in each layer of ordinary KV; byte counts stay unchanged."""
     ordinary = frozenset(at for at, codec in enumerate(shape.codecs) if codec is not None)
     return replace(shape, codecs=(None,) * len(shape.codecs), window=window, windowed=ordinary)
 
 
 def _sees_a_window(model: Any, shape: Shape) -> bool:
-    """Return whether the model gives the same logits with a window as with all KV and a mask that
-    hides the tokens outside the window. In some models it does not, because attention depends on
-    the order of the KV. The trial computes chunks of several tokens and of one token."""
+    """Return whether the model gives the same logits with a window as with all KV and a mask of the
+    window. In some models it does not, because attention depends on the order of the KV."""
     window = SinkWindow(2, 6)
     narrow = _windowed(shape, window)
     if not narrow.windowed:
@@ -150,8 +147,7 @@ def _leaves(caches: Sequence[Any]) -> list[Any]:
 
 
 def _cost(cache: Any) -> tuple[bool, int]:
-    """Return (True, bytes per token) for a cache that grows with the row's tokens, otherwise
-    (False, bytes per row)."""
+    """Return (True, bytes per token) for a cache that grows, otherwise (False, bytes per row)."""
     if isinstance(cache, RowKV):
         return True, cache.nbytes // cache.offset
     window = _window_of(cache)
@@ -163,22 +159,18 @@ def _cost(cache: Any) -> tuple[bool, int]:
 
 
 def _window_of(cache: Any) -> int | None:
-    """Return how many tokens a cache of mlx-lm keeps at most. None: the cache keeps all tokens, or
-    a state instead of tokens."""
+    """Return the window of a cache of mlx-lm, in tokens; None: it keeps all tokens, or a state."""
     window = getattr(cache, "max_size", None) or getattr(cache, "chunk_size", None)
     return int(window) if window else None
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The features that a model showed in trials.
-
-    `batches_ragged`: rows of different lengths can decode in one batch. `groups`: prompt chunks of
-    several rows can be one padded batch. `narrows`: the needed positions can be selected before
-    they are projected onto the vocabulary. `slabs`: all layers have slabs, so a row may leave a
-    hole in the batch. `packs`: attention can read reduced-precision KV without decoding it.
-    `verifies`: drafts can be verified, and rejected guesses removed.
-    """
+    """The features that a model showed in trials. `batches_ragged`: rows of different lengths can
+    decode in one batch. `groups`: prompt chunks of several rows can be one padded batch. `narrows`:
+    positions can be selected before they are projected onto the vocabulary. `slabs`: a row may
+    leave a hole in the batch. `packs`: attention can read reduced-precision KV without decoding it.
+    `verifies`: drafts can be verified, and rejected guesses removed."""
 
     batches_ragged: bool
     groups: bool
@@ -213,15 +205,13 @@ def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
 
 
 def in_full_width(shape: Shape) -> Shape:
-    """Return a layout with all ordinary KV in full precision. Do not use its byte counts: they are
-    still those of `shape`."""
+    """Return a layout with all ordinary KV in full precision, but the byte counts of `shape`."""
     return replace(shape, codecs=tuple(codec and FULL_WIDTH for codec in shape.codecs))
 
 
 def _packs(model: Any, shape: Shape, rows: Sequence[list[int]]) -> bool:
-    """Return whether attention that reads stored (quantised) KV directly gives the same logits as
-    attention over decoded KV. The tolerance is wide, because a stored value that is rounded to the
-    neighbouring code makes a larger difference than usual rounding."""
+    """Return whether attention that reads quantised KV directly gives the same logits as attention
+    over decoded KV. The tolerance is wide, because a value may be stored as a neighbouring code."""
     wanted = _together(model, shape, rows)
     return _agree(lambda: _together(model, shape, rows, packed=True), wanted, CODED_TOLERANCE)
 
@@ -306,9 +296,8 @@ def _together(
 
 
 def _verified(model: Any, shape: Shape, row: list[int]) -> list[mx.array]:
-    """Return the logits of a row followed by its first token. They are computed in a batch of one
-    row, after a draft with a wrong guess was verified and its KV removed. (`_alone` computes the
-    same tokens without drafts.)"""
+    """Return the same logits as `_alone` does for one more token, computed in a batch of one row
+    whose last draft had a wrong guess, which had to be removed."""
     batch = DecodeBatch(shape.codecs)
     caches = new_caches(model, shape, 0)
     mx.eval(model(mx.array([row[:-2]]), cache=caches), evaluated(caches))
@@ -351,8 +340,7 @@ def _agree(
     wanted: Sequence[mx.array],
     tolerance: float | None = None,
 ) -> bool:
-    """Return whether the computed logits equal the `wanted` ones up to rounding. Return False if
-    computing them raises an error."""
+    """Return whether computed logits equal `wanted` up to rounding; False if computing raises."""
     try:
         computed = compute()
         pairs = zip(computed, wanted, strict=True)

@@ -2,11 +2,10 @@
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: samples one token per row from a step's logits, on the device.
 
-A `BatchSampler` is made for a fixed set of rows, one per slot. Each operation that a row needs is
-done for all such rows at once: bias, penalties, grammar mask, temperature, truncation, and the
-random draw. If all rows are greedy and need nothing else, one argmax is enough. A draw adds Gumbel
-noise whose random key depends only on (seed, position), so a row's tokens do not depend on the
-other rows of the batch.
+A `BatchSampler` is made for a fixed set of rows, one per slot. Each operation is done at once for
+all rows that need it: bias, penalties, grammar mask, temperature, truncation, random draw. For
+greedy rows without any of these, one argmax is enough. A draw adds Gumbel noise whose random key
+depends only on (seed, position), so a row's tokens do not depend on the other rows of the batch.
 
 Penalties need the counts of earlier tokens. These are on the device, and the sampled token updates
 them there. So penalties are exact although the host is one step behind.
@@ -30,11 +29,10 @@ from runner.mlx.sampling.truncation import Cuts, Truncation
 class RowDraw:
     """Sampling settings and state of one row.
 
-    `position` is the index of the next token in the row. `top`: how many of the likeliest tokens to
-    list; None: list no log-probabilities. `generated`, (vocabulary,), counts the row's output
-    tokens; `seen` marks all tokens of the row. Both exist only if penalties need them. The end
-    tokens `held_ends` are not drawn before `position` reaches `held_until`. `forced` replaces the
-    next drawn token.
+    `position` is the index of the next token in the row. `top`: how many likeliest tokens to list;
+    None: no log-probabilities. `generated`, (vocabulary,), counts output tokens; `seen` marks all
+    tokens of the row. Both exist only if penalties need them. The end tokens `held_ends` are not
+    drawn before `position` reaches `held_until`. `forced` replaces the next drawn token.
     """
 
     sampling: Sampling
@@ -49,14 +47,12 @@ class RowDraw:
 
     @property
     def holds(self) -> bool:
-        """Return whether the next token must not be an end token, because the row has not reached
-        its minimum length."""
+        """Return whether the row is too short to end, so that it must not draw an end token."""
         return self.position < self.held_until and bool(self.held_ends)
 
     @property
     def counts(self) -> bool:
-        """Return whether the row's own tokens are counted, for the frequency and presence
-        penalties."""
+        """Return whether output tokens are counted, for the frequency and presence penalties."""
         return self.sampling.frequency_penalty != 0.0 or self.sampling.presence_penalty != 0.0
 
     @property
@@ -72,9 +68,8 @@ class RowDraw:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The tokens that some rows of the batch may draw, for example because of a grammar. `slots`
-    are the slots of these rows. `tokens` (len(slots), vocabulary) is true for each allowed token.
-    Rows in other slots may draw every token."""
+    """The tokens that the rows in `slots` may draw, for example because of a grammar: `tokens`,
+    (len(slots), vocabulary), is true for each allowed token. Other rows may draw any token."""
 
     slots: tuple[int, ...]
     tokens: mx.array
@@ -82,9 +77,8 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The tokens that were drawn in a step, one per slot. For the slots in `listed`, `chosen` has
-    the log-probability of the drawn token. `top_ids` and `top_logprobs` are the likeliest tokens
-    and their log-probabilities; None: no row requested them."""
+    """The tokens that were drawn in a step, one per slot. For the slots in `listed`: `chosen` are
+    their log-probabilities; `top_ids` and `top_logprobs` are the likeliest tokens, if requested."""
 
     tokens: mx.array
     listed: tuple[int, ...] = ()
@@ -113,9 +107,8 @@ class Listing:
 
 
 def listing_of(rows: mx.array, tokens: mx.array, most: int) -> Listing:
-    """Return the log-probabilities of `tokens` (one per row) and of the `most` likeliest tokens of
-    each row, unevaluated. `rows` are float32 logits, (rows, vocabulary). If a token is in both
-    lists, its two values are equal."""
+    """Return the log-probabilities of `tokens` (one per row) and of each row's `most` likeliest
+    tokens, unevaluated, from float32 logits (rows, vocabulary). Equal tokens have equal values."""
     total = mx.logsumexp(rows, axis=-1, keepdims=True)
     chosen = mx.take_along_axis(rows, tokens[:, None], axis=-1) - total
     most = min(most, rows.shape[-1])
@@ -142,8 +135,7 @@ def start_draw(
     top: int | None,
     vocabulary: int,
 ) -> RowDraw:
-    """Return the sampling state of a row. The last `made` of its `tokens` are output tokens. `top`:
-    how many of the likeliest tokens to list, or None."""
+    """Return the sampling state of a row. The last `made` of its `tokens` are output tokens."""
     draw = RowDraw(sampling=sampling, seed=seed, position=len(tokens), top=top)
     if draw.counts:
         generated = np.bincount(
@@ -272,8 +264,7 @@ class BatchSampler:
         return self._drawn.put(mx.argmax(scores, axis=-1), picked)
 
     def _forced(self, tokens: mx.array) -> mx.array:
-        """Return the drawn tokens. A row's forced token, if it has one, replaces its drawn
-        token."""
+        """Return the drawn tokens, with forced tokens in place of those of rows that have one."""
         forced = {
             slot: draw.forced
             for slot, draw in enumerate(self._draws)
