@@ -9,7 +9,7 @@ chunks would waste too much of prefill's time.
 
 If more prompts wait than s covers, rows share the time: of p prompts and d decodes prefill gets p /
 (p + d). Short prompts count several times, so that many short questions that arrive together are
-not served one by one beside the first. Decodes keep at least 1 / `CROWD` of the time that the share
+not served one after the other. Decodes keep at least 1 / `CROWD` of the time that the share
 s leaves them.
 
 Sources: chunked prefill mixed with decodes is Sarathi-Serve's; equal shares for rows are processor
@@ -23,18 +23,20 @@ from dataclasses import dataclass, field
 from runner.schedule.costs import CostModel, GroupSize
 
 EVEN_TAIL, TAIL = 1.0, 1.3
-"""The longest permitted step with prefill, as a multiple of the mean step 1 / (1 - s): the first if
-the chunk is efficient, the second if it is not."""
+"""Limits on the time of a step with a chunk, as multiples of the mean step 1 / (1 - s): `EVEN_TAIL`
+if the chunk is efficient, `TAIL` if it is not."""
 DEAR = 1.25
-"""A chunk is inefficient if its tokens cost this many times those of an unbounded chunk."""
+"""A chunk is inefficient if one of its tokens costs more than `DEAR` times as much as a token of a
+chunk of full size."""
 CROWD = 4.0
 """However many prompts wait, decodes get at least 1 / `CROWD` of the time that the prefill share s
 leaves them."""
 BOUT_CHUNKS = 4
-"""Chunks are measured in groups of this many."""
+"""The number of chunks that are measured together, because a part of a step's time can show in the
+next step."""
 QUIET_EVERY = 96
-"""After this many steps without a step of decodes alone, one such step is forced so that decodes
-can be measured."""
+"""If no decode could be measured in this many consecutive steps, prefill pauses until one is
+measured."""
 LEAST_CHUNK = 16
 """The smallest chunk in tokens. Smaller chunks cost hardly less, so the account makes chunks of
 this size rarer instead."""
@@ -42,8 +44,9 @@ this size rarer instead."""
 
 @dataclass(slots=True)
 class PrefillAccount:
-    """Seconds of prefill that decodes have paid for. `share` is s, 0 < s < 1. `unsettled_s` are the
-    seconds of decode steps while no prompt waited. Their payment is added when a prompt waits."""
+    """The seconds of prefill that decode steps have earned (`balance_s`). `share` is s, 0 < s < 1.
+    `unsettled_s` are the seconds of decode steps while no prompt waited; what they earn is added
+    when the next prompt waits."""
 
     share: float
     balance_s: float = 0.0
@@ -63,17 +66,19 @@ class PrefillAccount:
         return share / (1.0 - share) * decode_s
 
     def chunk_limit_s(self, decode_s: float, share: float) -> float:
-        """Return the time limit in seconds of one chunk in a step whose decode takes `decode_s`."""
+        """Return how many seconds a chunk may take in a step whose decode takes `decode_s`
+        (`TAIL`)."""
         return (TAIL / (1.0 - share) - 1.0) * decode_s
 
     def even_limit_s(self, decode_s: float, share: float) -> float:
-        """Return the time limit in seconds of one chunk, as `chunk_limit_s` does, for a chunk of
-        efficient size."""
+        """Return how many seconds a chunk may take in a step whose decode takes `decode_s`, if a
+        chunk of that time is efficient (`EVEN_TAIL`). The step then takes no longer than the mean
+        step."""
         return (EVEN_TAIL / (1.0 - share) - 1.0) * decode_s
 
     def earn(self, earned_s: float, *, chunk_s: float) -> None:
-        """Add what a decode step pays for, and the unsettled steps before it. Savings are capped at
-        `BOUT_CHUNKS` times `chunk_s`."""
+        """Add the seconds of prefill that a decode step earned, and those of the unsettled steps
+        before it. The balance before this step is capped at `BOUT_CHUNKS` chunks of `chunk_s`."""
         before_s = self.earned_s(self.unsettled_s, self.share)
         self.unsettled_s = 0.0
         saved_s = min(self.balance_s + before_s, BOUT_CHUNKS * chunk_s)
@@ -87,19 +92,21 @@ class PrefillAccount:
         self.balance_s -= prefill_s
 
     def correct(self, prefill_s: float, *, debt_s: float) -> None:
-        """Subtract the seconds by which prefill took longer than was booked; the debt is at most
-        `debt_s`."""
+        """Subtract the seconds by which prefill took longer than planned. The balance can become
+        negative, down to `-debt_s`; no chunk runs until decodes have paid the debt."""
         self.balance_s = max(self.balance_s - prefill_s, -debt_s)
 
     def forgive(self) -> None:
-        """Cancel a debt of prefill; called when no row decodes, so that none is delayed."""
+        """Cancel a debt of prefill. The caller does this when no row decodes, because then prefill
+        delays no row."""
         self.balance_s = max(self.balance_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A finished step: its decode rows, its prefill groups, the booked seconds, and the seconds
-    since the step before it. `width` is above 1 if it verified a draft of its only row."""
+    """A finished step: its decode rows and its prefill groups. `booked_s` are the seconds that its
+    chunks were expected to take, `took_s` those since the previous step. `width` is above 1 if
+    the step verified a draft of its only row."""
 
     decode_rows: int
     groups: tuple[GroupSize, ...]
@@ -110,12 +117,13 @@ class StepTime:
 
 @dataclass(slots=True)
 class Timekeeper:
-    """Turns measured steps into costs and settles the account.
+    """Learns the costs of steps from their measured times, and corrects the account by them.
 
-    The engine is one step ahead, so part of one step's time often shows in its neighbour. Decodes
-    are therefore learned only between decodes, and chunks in bouts (groups of consecutive steps).
-    The time of a bout less its decodes is the time of its chunks. If every step has a chunk,
-    prefill is paused now and then (`wants_quiet`) so that decodes can be measured.
+    The engine is one step ahead, so part of one step's time often shows in the step before or after
+    it. A decode is therefore measured only in the middle of three steps without chunks. Chunks are
+    measured in bouts (groups of consecutive steps): the time of a bout less its decodes is the time
+    of its chunks. If every step has a chunk, prefill is paused now and then (`wants_quiet`) so that
+    decodes can be measured.
     """
 
     costs: CostModel
@@ -130,7 +138,8 @@ class Timekeeper:
         return self.steps_since_quiet >= QUIET_EVERY
 
     def took(self, step: StepTime, *, idle_next: bool) -> None:
-        """Record a finished step. `idle_next`: no other step has been submitted to the device."""
+        """Record a finished step. `idle_next`: no other step was submitted to the device yet, so
+        the next step's time cannot contain a part of this one's."""
         if step.width > 1:
             self._verified()
             return
@@ -157,15 +166,15 @@ class Timekeeper:
         self._bout.clear()
 
     def _verified(self) -> None:
-        """End a bout, and learn no decode beside a draft. Drafts were measured at load."""
+        """End the current bout after a step that verified a draft. Such a step teaches nothing
+        about plain decodes; the costs of drafts were measured at load."""
         if self._bout:
             self._settle()
         self._last.clear()
 
     def _charge(self, step: StepTime) -> None:
-        """Count the time of a step beyond its decode as prefill, without waiting for the end of the
-        bout. Part of a step's time may appear in its neighbour, and is then counted with the
-        neighbour."""
+        """Correct the account at once, without waiting for the end of the bout: the time of this
+        step beyond its decode was spent on prefill."""
         if step.decode_rows and self.costs.knows_decode:
             decode_s = self.costs.decode_s(step.decode_rows)
             debt_s = BOUT_CHUNKS * self.account.chunk_limit_s(decode_s, self.account.share)

@@ -1,9 +1,11 @@
-"""Predict the seconds of a step: of a decode by rows, of prefill groups by size and depth.
+"""Predict how many seconds a step takes: its decode from the number of rows, its prefill groups
+from their sizes and depths.
 
-Pure. Learned from measured steps. A decode's cost is kept per number of rows. A group's cost has
-three parts: fixed, per token (padding included), and per token and token before it (attention).
-They are fitted by least squares over relative errors; older measurements count less. If the
-measurements cannot separate the parts, the parts get their usual proportions.
+Pure. The costs are learned from measured steps. The cost of a decode is stored for each number of
+rows. The cost of a group has three parts: a fixed part, a part for each token (padding included),
+and a part for each pair of tokens (attention). They are fitted by least squares over relative
+errors; older measurements count less. If the measurements cannot separate the parts, the parts get
+their usual proportions.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ FIXED_TOKENS, DOUBLE_AT = 12.0, 1000.0
 """The usual proportions: a group's fixed part equals this many tokens, and a token with this many
 tokens before it costs twice as much as a first one."""
 LEAST_PARTS = (0.0, 0.2, 0.0)
-"""The lowest plausible value of each part, as a fraction of its usual value."""
+"""The smallest value that the fit may give to each part, as a fraction of its usual value."""
 MEMORY = 0.3
 """The weight of the newest measurement in the running average of a decode's cost."""
 KEPT = 0.85
-"""Weight of all older groups relative to the newest, in the fit."""
+"""With each new measurement, the weight of all older ones in the fit is multiplied by this."""
 USUAL = 0.005
 """Weight of the usual proportions in the fit."""
 OUTLIER = 3.0
@@ -52,7 +54,7 @@ def _blend(average: float, measured: float) -> float:
 
 
 def _neighbours(seconds: Mapping[int, float], size: int) -> tuple[int, int]:
-    """Return the nearest measured sizes below and above; 0: there is none."""
+    """Return the nearest measured numbers of rows below and above `size`; 0 if there is none."""
     below = max((other for other in seconds if other < size), default=0)
     return below, min((other for other in seconds if other > size), default=0)
 
@@ -63,8 +65,8 @@ def _between(seconds: Mapping[int, float], below: int, size: int, above: int) ->
 
 
 def _parts(groups: Sequence[GroupSize]) -> NDArray[np.float64]:
-    """Return the three parts of the cost of a prefill step (fixed, per token, attention), (3,)
-    float64, each as the number of tokens that cost as much."""
+    """Return the usual size of the three parts of a prefill step's cost (fixed, tokens, attention),
+    as (3,) float64. The unit is the cost of one token without attention."""
     tokens = sum(group.tokens for group in groups)
     behind = sum(group.tokens * group.depth for group in groups)
     return np.array([FIXED_TOKENS * len(groups), tokens, behind / DOUBLE_AT])
@@ -72,8 +74,8 @@ def _parts(groups: Sequence[GroupSize]) -> NDArray[np.float64]:
 
 @dataclass(slots=True)
 class PrefillFit:
-    """Cost model of prefill groups. `price_s` is the cost of a token, for each of the three
-    parts."""
+    """Cost model of prefill groups. `price_s` has, for each of the three parts of `_parts`, the
+    seconds of one unit."""
 
     price_s: NDArray[np.float64] = field(default_factory=lambda: np.full(3, PREFILL_PRIOR_S))
     is_measured: bool = False

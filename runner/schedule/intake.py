@@ -34,7 +34,8 @@ LEAST_RETRY_S, MOST_RETRY_S = 1.0, 120.0
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A request that has not begun: its requester, its priority, and since when it has waited at
-    any runner. `returns`: its gateway accepts the request back. `rows` is its number of rows.
+    any runner. `returns`: its gateway would take the request back and submit it again. `rows` is
+    its number of rows.
     """
 
     request_id: RequestId
@@ -46,8 +47,8 @@ class Arrival:
 
 
 class Intake:
-    """Decides on requests by the rows in the table. It only changes the table when it displaces a
-    request. `remote` says whether another runner makes drafts."""
+    """Accepts or refuses requests, depending on the rows in the table. It changes the table only
+    when it displaces a request. `remote` says whether another runner can be asked for drafts."""
 
     def __init__(self, table: RowTable, remote: RemoteQuestions) -> None:
         self._table = table
@@ -67,23 +68,23 @@ class Intake:
         return self._never_fits(prepared, made)
 
     def prompt_cost(self, prompt: TokenChain, how: str) -> PromptCost:
-        """Return what computing a prompt here would cost."""
+        """Return how long computing a prompt would take here (`restoring.prompt_cost`)."""
         return prompt_cost(self._table, prompt, how)
 
     @property
     def why_no_drafts(self) -> str:
-        """Return why rows whose requests do not say how they are drafted decode plainly; empty if
-        they are drafted."""
+        """Return why rows get no drafts if their request does not set `x_speculate`; empty if they
+        do get drafts."""
         return self._table.draft_rules[self._table.settings.speculate].why_not
 
     @property
     def no_draft_model(self) -> str:
-        """Return why no draft model guesses tokens; empty if one does."""
+        """Return why there is no draft model that guesses tokens; empty if there is one."""
         return self._table.draft_rules["draft_model"].why_not
 
     @property
     def no_mtp(self) -> str:
-        """Return why no MTP head guesses tokens; empty if one does."""
+        """Return why there is no MTP head that guesses tokens; empty if there is one."""
         return self._table.draft_rules["mtp"].why_not
 
     def undrafted(self, choice: Speculate | None) -> Refusal | None:
@@ -99,8 +100,9 @@ class Intake:
         return Refusal(reason="unsupported", message=message, field="x_speculate")
 
     def full(self, sharer: Sharer, preparing: Sequence[Sharer] = ()) -> Refusal | None:
-        """Return why the queue has no free place for a request of `sharer`; None if it has one.
-        `preparing` are the requesters of requests whose text is still being tokenised."""
+        """Return the refusal if the queue has no free place for a request of `sharer`; None if it
+        has one. `preparing` has the requesters whose requests are still being tokenised; these
+        requests take places, too."""
         table = self._table
         over = len(table.rows) + len(preparing) - table.max_rows
         if over < 0:

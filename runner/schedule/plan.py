@@ -91,7 +91,7 @@ def _relieve(table: RowTable, open_plan: OpenPlan) -> None:
 
 
 def _ended_for_memory(row: Row, why: str, now: float) -> RowFinished | RowFailed:
-    """Return the end of a row: a failure if it is the only row of its request and has no output."""
+    """Return the end event of a row: a failure if its request has no other row and no output."""
     if row.made or len(row.prepared.choices) > 1:
         return RowFinished(row.key, "memory_pressure", row.cost(now), why)
     return RowFailed(row.key, "memory_pressure", f"low memory: {why}", row.cost(now))
@@ -118,7 +118,7 @@ def _grow(table: RowTable, open_plan: OpenPlan) -> None:
     ]
     for row in sorted(growing, key=lambda row: row.order):
         if row.status != "decoding":
-            continue  # preempted for one before it
+            continue  # it was just preempted for another row
         reserved = row.reserved
         row.reserved = min(row.longest, reserved + table.settings.headroom_tokens)
         while not _fits(table, open_plan):
@@ -134,7 +134,7 @@ def _grow(table: RowTable, open_plan: OpenPlan) -> None:
 
 
 def _yield_or_fail(table: RowTable, open_plan: OpenPlan, row: Row) -> None:
-    """Preempt a row that cannot grow beside others; fail it if it cannot even grow alone."""
+    """Preempt a row that other rows keep from growing; fail it if it cannot even grow alone."""
     needed_bytes = table.cost_bytes([row.reserve_for(table.settings.headroom_tokens)])
     if needed_bytes <= table.kv_bytes:
         _preempt(table, open_plan, row)
@@ -209,7 +209,7 @@ def _give_way(table: RowTable, open_plan: OpenPlan) -> None:
 
 
 def _holds_back(table: RowTable) -> bool:
-    """Return whether no row may be admitted now, because memory is short."""
+    """Return whether no row may be admitted now, because a rank measured too much memory."""
     going = (row.status != "ended" and row.paused_at is None for row in table.live.values())
     return table.pressure.is_on and any(going)
 
@@ -269,8 +269,9 @@ def _waits_for_prefix(table: RowTable, open_plan: OpenPlan, row: Row) -> bool:
 
 
 def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
-    """Return whether a row before `row` is computing a prompt of which `row` could reuse more than
-    of `match` (choices of one request, or a common beginning)."""
+    """Return whether `row` should wait for a row that is computing a prompt with the same
+    beginning, such as another choice of its request. It should if that prompt's prefix will save
+    `row` at least a block more than `match`, the prefix that is kept now."""
     have = match.length if match is not None else 0
     block_tokens = table.settings.block_tokens
     mine = row.prompt
@@ -328,9 +329,9 @@ def _make_place(table: RowTable, open_plan: OpenPlan, row: Row, givers: Sequence
 
 
 def _may_be_asked(table: RowTable, open_plan: OpenPlan, other: Row, row: Row) -> bool:
-    """Return whether `other` may be preempted for `row`, which has a higher priority. No if the
-    requester of `other` has no more rows than that of `row` (then `row` would be preempted back),
-    or if `other` has just entered."""
+    """Return whether `other` may be preempted for `row`, which has a higher priority. It may not if
+    it has just entered. Neither may it if it belongs to another requester that does not have more
+    rows, because then `other` would soon preempt `row`."""
     weight = table.shares.weight
     mine = other.sharer == row.sharer or weight(other.sharer) > weight(row.sharer)
     return mine and all(spec.row != other.row_id for spec in open_plan.admit)

@@ -1,7 +1,7 @@
 """Choose the prompt chunks of a step.
 
-Pure. Alone, prefill takes large chunks; beside decodes it takes what its account allows (`budget`).
-Rows are taken in their order; rows of similar length share one padded group.
+Pure. If no row decodes, chunks are as large as is efficient; otherwise the prefill account limits
+them (`budget`). Rows are taken in their order; rows of similar length share one padded group.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from runner.schedule.rows import Row
 from runner.schedule.table import OpenPlan, RowTable
 
 STRETCH = 1.5
-"""If a prompt could then be completed, a chunk may be larger than its limit by this factor."""
+"""A chunk may exceed its limit by this factor if that completes its prompt."""
 SCORED_BYTES = 64 << 20
-"""Limit on the float32 logits of a group whose prompts are scored. Derived arrays take up to four
-times that, in addition to the model's own logits."""
+"""Limit on the float32 logits of a group whose prompts get log-probabilities. The arrays that are
+computed from them take up to four times that, in addition to the model's own logits."""
 SHORT_COUNTS = 4.0
 """A short prompt counts as this many rows when time is divided between prefill and decodes, because
 it ends quickly."""
@@ -28,8 +28,8 @@ RowChunk = tuple[Row, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The tokens that the chunks of a step may have together, padding included: `tokens`, or `most`
-    if that completes a prompt."""
+    """How many tokens the chunks of a step may have together, padding included: `tokens`, or `most`
+    if this many complete a prompt."""
 
     tokens: int
     most: int
@@ -81,7 +81,7 @@ def _room(table: RowTable, rows: list[Row]) -> Room:
 
 def _room_beside(table: RowTable, open_plan: OpenPlan, rows: list[Row]) -> Room:
     """Return how many prefill tokens fit into a step with decodes if the longest inter-token
-    latencies (ITL) stay bounded. Also add the seconds that these decodes pay for to the prefill
+    latencies (ITL) stay bounded. Also add the seconds of prefill that these decodes earn to the
     account."""
     account, costs = table.account, table.costs
     share = account.share_among(_due(table, open_plan, rows), len(open_plan.decode))
@@ -181,7 +181,7 @@ def _fill(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
 
 
 def _piece(table: RowTable, row: Row, room: Room) -> int:
-    """Return how many tokens the next chunk of the row's prompt may have."""
+    """Return how many tokens the next chunk of the row's prompt has, in this room."""
     left = _in_one_go(table, row)
     return left if left <= room.most else min(left, room.tokens)
 
@@ -248,7 +248,8 @@ def _compute(table: RowTable, open_plan: OpenPlan, group: list[RowChunk]) -> Non
 
 
 def keep_prefix(table: RowTable, open_plan: OpenPlan, row: Row, length: int) -> bool:
-    """Plan to keep the row's first `length` tokens; return False if that is not worth it."""
+    """Plan to keep the KV of the row's first `length` tokens as a prefix. Return False if that is
+    not worth it."""
     if table.prefixes.limit_bytes <= 0 or table.pressure.is_on:
         return False
     if not 0 < length <= min(row.computed, row.length):

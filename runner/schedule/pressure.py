@@ -1,8 +1,8 @@
 """Compare the memory that ranks measure with their limit, and decide when a row must end.
 
-Pure. KV is admitted by formula, so only measurement shows that a rank exceeds its limit. The effect
-of an action is visible late: an ended row leaves with the next plan, and its batch shrinks some
-steps later. Measurements from before that moment do not end a further row.
+Pure. Rows are admitted by a formula for KV, so only a measurement shows that a rank exceeds its
+limit. If a row is ended to free memory, the effect is visible late: the row leaves with the next
+plan, and the batch shrinks some steps later. Measurements from before then do not end another row.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class Pressure:
         return f"rank {rank} uses {used:.3f} GB of memory; its limit is {limit:.3f} GB"
 
     def relieved(self, step: int) -> None:
-        """Record an action that takes effect from step `step` on. An ended row leaves a hole in the
-        batch, which closes within as many steps as the batch has rows."""
+        """Record that a row was ended or prefixes were evicted, with effect from step `step` on. An
+        ended row leaves a hole in the batch, which closes within as many steps as the batch has
+        rows."""
         self._counts_from = step
 
 

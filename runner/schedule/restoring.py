@@ -22,8 +22,9 @@ def will_keep(table: RowTable, length: int) -> bool:
 
 
 def prompt_cost(table: RowTable, prompt: TokenChain, how: str) -> PromptCost:
-    """Return what computing a prompt here would cost. `how` is the runner's way of computing; empty
-    if it has no files of KV."""
+    """Return how long this runner would need to compute a prompt, and how much KV of the prompt it
+    already has. `how` is a hash of this runner's way of computing KV, which other nodes compare
+    with their own; empty if it has no files of KV."""
     match, disk, costs = table.prefixes.find(prompt), table.disk, table.costs
     saved = 0 if disk is None else disk.saved(prompt)
     have = max(saved, 0 if match is None else match.length)

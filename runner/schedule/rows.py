@@ -46,7 +46,7 @@ class RowKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftCounts:
-    """How many drafts of a row were verified, by drafter. `last` made the last one."""
+    """How many drafts of a row were verified, by drafter. `last` is the drafter of the last one."""
 
     drafters: Mapping[Drafter, DrafterCount] = field(default_factory=dict[Drafter, DrafterCount])
     last: Drafter | None = None
@@ -58,7 +58,7 @@ class DraftCounts:
 
     @property
     def drafted(self) -> int:
-        """Return the number of their tokens."""
+        """Return how many tokens the drafts had."""
         return sum(count[1] for count in self.drafters.values())
 
     @property
@@ -87,8 +87,8 @@ NO_DRAFTS = DraftCounts()
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """The cost of a row, for usage. Seconds are wall-clock; `queue_s` is the wait before the row's
-    first admission."""
+    """The cost of a row, for the usage of its request. Seconds are wall-clock time; `queue_s` is
+    the wait before the row's first admission."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -268,7 +268,8 @@ class Row:
         return self.thinking.may_be_due(self.in_flight)
 
     def go_on_from(self, made: Sequence[TokenId]) -> None:
-        """Add the output of another runner, after which this row continues."""
+        """Add the tokens that another runner has already generated; this row continues after
+        them."""
         limit = self.prepared.limit
         for token in made:
             if limit is not None and self.thinking is not None:

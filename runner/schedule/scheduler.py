@@ -76,10 +76,11 @@ class SchedulerLoad:
 
 
 class Scheduler:
-    """Schedules all rows of a runner, as the module describes. `facts` are the loaded model's;
-    `settings` the operator's. `intake` refuses requests and makes places. `pressure` takes the
-    ranks' memory measurements, because of which the next plan may end a row. `disk` has the
-    prefixes on disk; None: there are none. `remote` asks another runner for drafts."""
+    """Schedules all rows of a runner, as the module describes. `facts` come from the loaded model,
+    `settings` from the operator. `intake` refuses requests and frees places in the queue.
+    `pressure` has the memory that ranks measured; if it is too much, the next plan may end a row.
+    `disk` decides about prefixes on disk; None if there is no disk for them. `remote` asks another
+    runner for drafts."""
 
     def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
         self._table = RowTable(facts, settings or ScheduleSettings())
@@ -212,7 +213,7 @@ class Scheduler:
         dropped; a row with neither token nor failure fails."""
         table = self._table
         issued = table.read(result)
-        # A step took the time since the one before it was read, or since it was planned where
+        # The time of a step begins when the previous step was read, or when it was planned if
         # the engine was idle.
         took_s = now - max(issued.now, self._committed_at)
         self._committed_at = now
@@ -333,7 +334,7 @@ class Scheduler:
             events.append(self._fail(row, "internal", message, now))
             return
         if not row.prepared.max_tokens:
-            # The prompt alone was asked for: the token that comes with its end is thrown away.
+            # The request wants no output, so the token after its prompt is dropped.
             row.first_token_at = now
             events.append(self._finish(row, "length", now))
             return

@@ -1,14 +1,15 @@
-"""When rows get drafts: a row that decodes alone, or rows that decode together.
+"""Decides when rows get drafts: a row that decodes alone, or rows that decode together.
 
-Pure. A drafter needs the row's last tokens, but plans are made one step ahead. So a plan waits for
-the step in flight only where a draft is likely to follow it. A step with drafts is always read
-before the next plan. Everything else about a row is as without drafts: a draft never reaches beyond
-its longest permitted output, its reserved memory, or the point at which thinking must end.
+Pure. A drafter needs the row's last token, but plans are made one step ahead. So the next plan
+waits for the result of the step in flight only if a draft is likely to follow it. A step with
+drafts is always read before the next plan. A draft changes no limit of its row: it never reaches
+beyond the longest permitted output, the reserved memory, or the point at which thinking must end.
 
-The drafts of rows that decode together share one step, so neighbours decide on their lengths.
-Beside a prompt, and in a step that does anything but decode, rows get none.
+The drafts of rows that decode together share one step, so the lengths depend on all these rows. No
+row gets a draft in a step that computes a prompt or does anything else than decode.
 
-The engine cuts off what a row's grammar forbids. It also tells the text that a grammar implies.
+The engine removes drafted tokens that a row's grammar forbids. It also reports the text if the
+grammar allows only one.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from runner.schedule.table import OpenPlan, RowTable
 
 
 def waits_for_tokens(table: RowTable) -> bool:
-    """Return whether the steps in flight must be read before the next plan: one has a draft, or a
-    draft is likely to follow."""
+    """Return whether the steps in flight must be read before the next plan, because one of them
+    verifies a draft, or because a draft is likely to follow."""
     if not table.issued:
         return False
     if table.issued[-1].guesses:
@@ -54,7 +55,7 @@ def waits_for_tokens(table: RowTable) -> bool:
 
 
 def add_drafts(table: RowTable, open_plan: OpenPlan) -> None:
-    """Add drafts to a plan that does nothing but decode, if they are expected to pay."""
+    """Add drafts to a plan that does nothing but decode, if they are expected to make it faster."""
     if table.issued or open_plan.does_more_than_decode:
         return
     row = _alone(table)
@@ -79,13 +80,14 @@ def asks_model(table: RowTable, row: Row) -> bool:
 
 
 def ready_drafts(open_plan: OpenPlan) -> tuple[tuple[RowId, tuple[TokenId, ...]], ...]:
-    """Return the drafts whose tokens are known, by row."""
+    """Return the drafts that already have tokens, with their rows."""
     drafts = open_plan.guesses.items()
     return tuple((row, draft.tokens) for row, draft in drafts if draft.tokens)
 
 
 def proposals(open_plan: OpenPlan) -> tuple[tuple[RowId, int], ...]:
-    """Return the rows for which the draft model or the MTP head guesses, and how many tokens."""
+    """Return the rows for which the draft model or the MTP head must guess in the step, each with
+    the number of tokens."""
     drafts = open_plan.guesses.items()
     return tuple((row, draft.length) for row, draft in drafts if not draft.tokens)
 
@@ -93,8 +95,8 @@ def proposals(open_plan: OpenPlan) -> tuple[tuple[RowId, int], ...]:
 def count_drafts(
     table: RowTable, issued: OpenPlan, result: StepResult, taken: dict[RowId, int]
 ) -> None:
-    """Count the drafts of a step that was read. The first `taken` tokens of a row belong to its
-    text."""
+    """Count the drafted and accepted tokens of a step that was read. `taken` says how many of each
+    row's tokens belong to its text: those after its end do not count."""
     if not issued.guesses:
         return
     tokens: dict[RowId, int] = {}
@@ -118,7 +120,7 @@ def count_drafts(
 
 
 def asking_rows(table: RowTable) -> list[AskingRow]:
-    """Return the rows that may be drafted now, for questions to another runner."""
+    """Return the rows that may get drafts now, so that each can ask another runner for one."""
     row = _alone(table)
     return [
         AskingRow(
@@ -136,13 +138,12 @@ def asking_rows(table: RowTable) -> list[AskingRow]:
 
 
 def left_of(row: Row) -> int:
-    """Return the most tokens that the row may still get."""
+    """Return how many more tokens the row may get."""
     return row.prepared.max_tokens - len(row.made)
 
 
 def room_of(table: RowTable, row: Row, longest: int = LONGEST_DRAFT) -> int:
-    """Return the most tokens, at most `longest`, of a draft that follows the row's next token or is
-    computed with its last one."""
+    """Return how many tokens, at most `longest`, the row's next draft may have."""
     within = min(row.reserved, _rules(table, row).within or row.reserved)
     most = min(longest, row.prepared.max_tokens - len(row.made) - 1, within - row.length)
     if row.thinking is not None:
@@ -152,7 +153,7 @@ def room_of(table: RowTable, row: Row, longest: int = LONGEST_DRAFT) -> int:
 
 
 def _alone(table: RowTable) -> Row | None:
-    """Return the only row in the engine if it decodes and may be drafted."""
+    """Return the only row in the engine if it decodes and may get a draft."""
     if len(table.live) != 1:
         return None
     (row,) = table.live.values()
@@ -162,9 +163,9 @@ def _alone(table: RowTable) -> Row | None:
 
 
 def _together(table: RowTable) -> list[Row]:
-    """Return the rows that decode together and may be drafted. Empty if there are fewer than two,
-    or a live row does something else; paused rows do nothing. A row whose text drafts of others
-    must not change excludes all."""
+    """Return the rows that decode together and may get drafts, without paused rows. Return nothing
+    if there are fewer than two, or if a live row does something else than decode. Neither if the
+    rules of a live row forbid drafts beside other rows."""
     if not table.facts.shared_draft_costs:
         return []
     rows: list[Row] = []
@@ -182,7 +183,7 @@ def _wait_together(table: RowTable, rows: Sequence[Row]) -> bool:
     chances: list[Sequence[float]] = []
     for row in rows:
         if row.in_flight != 1 or not row.wants_token:
-            return False  # it will not decode in the next step, or nothing but its end follows
+            return False  # this row will not decode in the next step
         foreseen = _turns(table, row).foreseen()
         chances.append(foreseen and foreseen[: room_of(table, row)])
     if not any(chances):
@@ -221,13 +222,13 @@ def _best_together(
 
 
 def _rules(table: RowTable, row: Row) -> DraftRules:
-    """Return how the row is drafted: as its request says, else by the settings."""
+    """Return the rules for drafts of the row, by the choice of its request or of the settings."""
     return table.draft_rules[row.prepared.request.speculate or table.settings.speculate]
 
 
 def _turns(table: RowTable, row: Row) -> DraftTurns:
-    """Return the row's drafts. A row that was not alone before gets the state that it would have if
-    it had always been."""
+    """Return the draft state of the row. If there is none yet, make the state that the row would
+    have if it had been alone in the engine from its beginning."""
     if row.drafts is None:
         prepared, before = row.prepared, row.made[:-1]
         drafter: Drafter = NoDrafter()

@@ -41,10 +41,10 @@ class ScheduleSettings:
 
     `kv_bytes` None: the engine's memory limit less the weights, less a tenth. `promote_after_s`: a
     row that waited this long in total precedes every priority. `give_way_s`: a row that ran this
-    long may be preempted for a row that waited as long, if its requester has too many; checked
-    every `look_s`. `paused_grace_s`: a paused row may be preempted after it; `paused_limit_s` ends
-    it. `speculate`: how rows are drafted whose requests do not say it. `parity_is_exact`: the
-    setting `runner.parity` is "exact".
+    long may be preempted for a row that waited as long, if its requester has more rows than that
+    row's; checked every `look_s`. A row that was paused for `paused_grace_s` may be preempted;
+    after `paused_limit_s` it ends. `speculate`: the choice of drafts for requests that make none.
+    `parity_is_exact`: the setting `runner.parity` is "exact".
     """
 
     max_rows: int = 32
@@ -91,12 +91,13 @@ class OpenPlan:
     """The kept prefixes that this step makes; only later steps can use them."""
     samples: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
     scored: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
-    """The rows of whose prompts this step computes log-probabilities."""
+    """The rows for whose prompts this step computes log-probabilities."""
     forced: list[tuple[RowId, TokenId]] = field(default_factory=list[tuple[RowId, TokenId]])
     guesses: dict[RowId, Draft] = field(default_factory=dict[RowId, Draft])
     """The guessed next tokens of rows, which the step verifies."""
     draft_cost: float = 1.0
-    """The expected cost of the step's decode with these guesses, as a multiple of a plain one."""
+    """The expected cost of the step's decode with the guesses, as a multiple of the cost without
+    them."""
     progress: list[tuple[Row, int]] = field(default_factory=list[tuple[Row, int]])
     groups: list[GroupSize] = field(default_factory=list[GroupSize])
     decode_s: float = 0.0
@@ -156,9 +157,11 @@ class RowTable:
     timekeeper: Timekeeper = field(init=False)
     kv_bytes: int = field(init=False)
     draft_costs: Sequence[float] = field(init=False)
-    """The cost of a step that verifies a draft, for each length, in plain steps; fixed at load."""
+    """The cost of a step that verifies a draft, for each of `LENGTHS`, as a multiple of the cost of
+    a plain step. Measured at load."""
     again_costs: Sequence[float] = field(init=False)
-    """The cost of computing 1, 2, ... tokens again after a wrong guess; empty if KV can be cut."""
+    """The cost of computing 1, 2, ... tokens again after a wrong guess, in the same unit; empty if
+    KV can be cut, because then none is computed again."""
     shared_costs: SharedCosts = field(init=False)
     draft_rules: Mapping[Speculate, DraftRules] = field(init=False)
     disk: DiskIndex | None = field(init=False)
@@ -238,8 +241,8 @@ class RowTable:
         return queued
 
     def has_trial_beside(self, row: Row) -> bool:
-        """Return whether the engine has a suspect on trial, of another request than the row's
-        (decision 0098)."""
+        """Return whether a suspect of another request is on trial in the engine, so that the row
+        must wait (decision 0098)."""
         mine = row.key.request_id
         others = (other for other in self.live.values() if other.key.request_id != mine)
         return any(other.is_on_trial and other.status != "ended" for other in others)

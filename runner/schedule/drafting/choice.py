@@ -1,5 +1,5 @@
-"""How the rows of a loaded model are drafted, by the choice of a request, a card or the setting
-`runner.speculate`. Pure."""
+"""Which rows of a loaded model get drafts, and from which drafters. A request, a model card or the
+setting `runner.speculate` makes the choice. Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from bus.wire.messages.requests import SPECULATE, Speculate
 from runner.engine import EngineFacts
 
 EXACT_TOKENS = 320
-"""With longer rows the last digits of attention depend on the columns that a step attends to
-(decision 0016), even if products have the bits of plain steps."""
+"""With `auto`, only rows of at most this many tokens get drafts. In longer rows, the last digits of
+attention depend on the number of columns in a step (decision 0016), so a draft could change the
+text."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftRules:
-    """How rows with one choice are drafted. `why_not`: why they decode plainly; empty if they are
-    drafted. `copies`: from earlier text and the prediction. `asks_model`: the draft model or the
-    MTP head guesses. `asks_remote`: a proposer in another runner guesses, if there is one.
-    `within`: only up to so many tokens of the row; None: without a limit. `together`: also beside
-    other rows, if these allow it, too. The text that a grammar implies is always a draft."""
+    """How rows with one choice of `speculate` get drafts. `why_not`: why they get none; empty if
+    they get some. `copies`: drafts are copied from the row's earlier text and from the client's
+    prediction. `asks_model`: the draft model or the MTP head guesses. `asks_remote`: a proposer in
+    another runner guesses, if there is one. `within`: only while the row has at most this many
+    tokens; None: no limit. `together`: also while other rows decode, if their rules allow it too.
+    If a grammar allows only one text, that text is a draft in all cases but `why_not`."""
 
     why_not: str = ""
     copies: bool = False
@@ -33,10 +35,10 @@ class DraftRules:
 def draft_rules(facts: EngineFacts, *, is_exact: bool) -> Mapping[Speculate, DraftRules]:
     """Return the rules of each choice for this model.
 
-    "auto" requires that text is the same with and without drafts. So it needs float32, a CPU, and
-    `runner.parity = exact` (`is_exact`). Steps of several columns must have the bits of plain
-    steps. With a named drafter the text is repeatable. It may differ from the text without drafts
-    where two tokens are about equally likely.
+    "auto" requires that the text is the same with and without drafts. So it needs float32, a CPU,
+    and `runner.parity = exact` (`is_exact`). Steps of several columns must give the same logits as
+    plain steps, bit for bit. With a named drafter the text is repeatable. It may differ from the
+    text without drafts where two tokens are about equally likely.
     """
     return {choice: _rules(choice, facts, is_exact=is_exact) for choice in SPECULATE}
 
@@ -46,11 +48,11 @@ def _rules(choice: Speculate, facts: EngineFacts, *, is_exact: bool) -> DraftRul
         return DraftRules("speculation is off")
     if not facts.verifies:
         return DraftRules(
-            "this model or group cannot verify drafts: it is a group, its KV is stored in fewer "
+            "drafts cannot be verified: the model is split over a group, its KV is stored in fewer "
             "bits, or its rows cannot share a batch"
         )
     if choice == "auto":
-        # Gaps in a row's KV move its columns, on which the last digits depend: never together.
+        # Not together: padding between rows moves their KV columns, which changes last digits.
         why_not = _why_not_exact(facts, is_exact=is_exact)
         asks = not (facts.no_draft_model and facts.no_mtp)
         within = min(EXACT_TOKENS, int(facts.extra.get("exact_tokens", EXACT_TOKENS)))
@@ -71,7 +73,7 @@ def _rules(choice: Speculate, facts: EngineFacts, *, is_exact: bool) -> DraftRul
 def _why_not_exact(facts: EngineFacts, *, is_exact: bool) -> str:
     """Return why drafts could change the text; empty if they cannot."""
     if not is_exact or facts.extra.get("dtype") != "float32" or facts.extra.get("on_gpu"):
-        return "text could differ (it needs float32 on a CPU and runner.parity = exact)"
+        return "drafts could change the text (auto needs float32, a CPU, runner.parity = exact)"
     if not facts.extra.get("drafts_exactly"):
-        return "text could differ (on this machine a step of several columns rounds differently)"
+        return "drafts could change the text (a step of several columns rounds differently here)"
     return ""

@@ -1,8 +1,8 @@
 """The protocol of a drafter, an object that guesses the next tokens of one row.
 
-Pure. A drafter sees every committed token of its row, in order. It also measures itself: before it
-takes a token, it compares the token with its own guess. So its rates depend on the tokens of the
-row alone, and not on which of its drafts were verified.
+Pure. A drafter sees every committed token of its row, in order. It also counts how often it is
+right: it compares each token with its own guess before it adds the token. So its rates depend on
+the tokens of the row alone, and not on which of its drafts were verified.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ DraftSource = Literal["ngram", "prediction", "grammar", "draft_model", "remote"]
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The guessed next tokens of a row. `rates[i]` is the expected share of cases, 0..1, in which
-    token i is right if all tokens before it are. `source`: copied from the row's own text or from
-    the text that the client predicted, or the only text that the row's grammar allows, or guessed
-    by another runner (`remote`). A draft of the runner's own draft model has no tokens yet: it has
-    so many guesses as `rates`."""
+    """The guessed next tokens of a row. `rates[i]`, 0..1, is the chance that token i is right if
+    all tokens before it are. `source`: `ngram` is copied from the row's own text, and `prediction`
+    from the text that the client expects. `grammar` is the only text that the row's grammar allows.
+    `remote` is a guess of another runner, and `draft_model` of this runner's draft model or MTP
+    head. A `draft_model` draft has no tokens before its step has run: `rates` says how many to
+    guess."""
 
     tokens: tuple[TokenId, ...]
     rates: tuple[float, ...]

@@ -1,10 +1,11 @@
 """How many drafted tokens a step should verify.
 
-Pure. A step that verifies k tokens takes longer than a plain one, and gives one token more for each
-accepted one. The best k gives the most tokens per second; if none beats plain steps, it is 0.
+Pure. A step that verifies k drafted tokens takes longer than a plain step, but yields one more
+token for each draft token that the model accepts. The best k gives the most tokens per second. It
+is 0 if plain steps are faster than any draft.
 
-If the model's KV cannot be cut, a draft that is wrong somewhere also costs time later: the row's
-next step computes its right tokens again.
+If the model's KV cannot be cut, a wrong token in a draft also costs time later: the row's next step
+must compute the accepted tokens of that draft again.
 """
 
 from __future__ import annotations
@@ -13,19 +14,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""The lengths of drafts."""
+"""The lengths that a draft can have. Costs are given for each of them."""
 COLUMN_SHARE = 0.1
-"""The expected cost of one more column in a step of one row, as a share of the step, beyond the
-widest step that was measured."""
+"""The assumed cost of one more column, as a share of a plain step, in steps that are wider than any
+that was measured."""
 GAIN = 1.05
-"""A draft must promise at least this many times the tokens per second of plain steps."""
+"""A draft is verified only if it is expected to give at least this many times the tokens per second
+of plain steps."""
 WAIT_SHARE = 0.2
-"""The cost of reading a step before the next one is planned, as a share of a plain step."""
+"""The cost of waiting for a step's result before planning the next step, as a share of a plain
+step."""
 
 
 def costs_of(measured: Sequence[tuple[int, float]]) -> tuple[float, ...]:
-    """Return the costs of steps that verify `LENGTHS` tokens, as multiples of a plain step's.
-    `measured`: pairs of a step's columns, ascending and above 1, and its cost likewise."""
+    """Return the cost of a step that verifies a draft, for each length in `LENGTHS`. `measured` has
+    pairs of a number of columns (ascending, above 1) and the cost of such a step. All costs are
+    multiples of the cost of a plain step."""
     points = [(1, 1.0), *measured]
     last, cost = points[-1]
     points.append((last + LENGTHS[-1], cost + COLUMN_SHARE * LENGTHS[-1]))
@@ -39,8 +43,8 @@ def costs_of(measured: Sequence[tuple[int, float]]) -> tuple[float, ...]:
 
 
 def again_of(measured: Sequence[tuple[int, float]]) -> tuple[float, ...]:
-    """Return the costs of computing 1, 2, ... tokens again in a step that gives one token, in plain
-    steps. `measured` as in `costs_of`."""
+    """Return what it costs if a step also computes 1, 2, ... tokens again, as multiples of the cost
+    of a plain step. `measured` has the same pairs as in `costs_of`."""
     lengths, costs = (0, *LENGTHS), (1.0, *costs_of(measured))
     again: list[float] = []
     for (low, below), (high, above) in pairwise(zip(lengths, costs, strict=True)):
@@ -57,12 +61,13 @@ def best_length(
     verify_s: Sequence[float],
     again_s: Sequence[float] = (),
 ) -> tuple[int, float]:
-    """Return the best length of a draft, and the expected tokens per plain step's time with it.
+    """Return the best length of a draft, and how many tokens it is expected to yield in the time of
+    one plain step.
 
     `rates[i]`: the chance that token i is right if all before it are. `plain_s`: the seconds of a
-    step that gives one token. `verify_s[i]`: those of a step that verifies `LENGTHS[i]` tokens.
-    `again_s[i]`: those of computing i + 1 tokens again after a wrong guess; empty: nothing is.
-    Length 0 means that plain steps are best; the second value is then 1.
+    plain step. `verify_s[i]`: the seconds of a step that verifies `LENGTHS[i]` tokens.
+    `again_s[i]`: the seconds it takes to compute i + 1 tokens again after a wrong guess; empty if
+    that is never needed. Length 0 means that plain steps are best; the second value is then 1.
     """
     best, most = 0, 1.0
     expected, chance, before, lost_s = 1.0, 1.0, 0, 0.0
@@ -87,8 +92,9 @@ def worth_waiting(
     verify_s: Sequence[float],
     again_s: Sequence[float] = (),
 ) -> bool:
-    """Return whether to read the step in flight before planning the next one, so that a draft can
-    follow. `rates[0]` belongs to the token in flight, the others to the draft after it."""
+    """Return whether to read the result of the step in flight before planning the next step, so
+    that the next step can verify a draft. `rates[0]` is the chance of the token in flight, the
+    others are those of the draft after it."""
     if len(rates) < 2:
         return False
     length, gain = best_length(rates[1:], plain_s, verify_s, again_s)

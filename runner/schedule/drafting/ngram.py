@@ -1,11 +1,13 @@
-"""Drafts that copy: what followed the last tokens of a row when they occurred before.
+"""Drafts by copying: the tokens that followed the row's last tokens when these occurred before.
 
-Pure. The longest suffix of the row that occurred before decides, from `LEAST_MATCH` tokens on; of
-equally long ones, the most recent. The copy continues from there while its tokens are right. A text
-that the client predicted is searched, too, and precedes the row's own text if it matches as well;
-before the first token, its beginning is the guess.
+Pure. The drafter looks for the longest match: the earlier place in the row whose last tokens equal
+the most of the row's last tokens, at least `LEAST_MATCH`. The latest of equal matches counts. It
+copies from there as long as the copied tokens are right. It also searches the text that the client
+predicted, and prefers it to the row's own text if both match equally well. Before the first token,
+it drafts the beginning of the predicted text.
 
-Longer matches copy better, so the rate of right guesses is counted per length of the match.
+Copies after longer matches are right more often, so matches have classes by length, and the rate of
+right guesses is counted for each class.
 
 Source: prompt lookup decoding (Saxena, 2023) and llama.cpp's n-gram drafts.
 """
@@ -19,18 +21,19 @@ from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, DraftSource
 
 LEAST_MATCH = 3
 MOST_MATCH = 32
-"""Longer matches count as this long."""
+"""At most this many tokens are compared; a longer match counts as this long."""
 MOST_CANDIDATES = 16
-"""Earlier places that are compared per search, the most recent first."""
+"""A search compares at most this many earlier places, the latest first."""
 MOST_TOKENS = 1 << 15
-"""Earlier tokens of a long prompt are not searched."""
+"""A search covers at most this many tokens at the end of a prompt."""
 FLOORS = (17, 9, 5, LEAST_MATCH, 0)
-"""The least match of each class; the last is the beginning of a predicted text."""
+"""The shortest match of each class. The last class is for copies from the beginning of a predicted
+text, before any match."""
 PRIORS = (0.9, 0.8, 0.6, 0.4, 0.6)
 """The expected rate of each class before anything was counted."""
 PRIOR_WEIGHT = 3.0
 FADES = 0.98
-"""Weight of earlier guesses of a class against the newest."""
+"""With each new guess of a class, the weight of its earlier guesses is multiplied by this."""
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = (1 << 61) - 1
@@ -40,22 +43,23 @@ CLASSES = tuple(
     next(at for at, floor in enumerate(FLOORS) if match >= floor)
     for match in range(MOST_MATCH + LONGEST_DRAFT + 1)
 )
-"""The class of each length of a match."""
+"""`CLASSES[n]` is the class of a match of n tokens."""
 
 
 class _Text:
-    """Tokens, and where each run of `LEAST_MATCH` of them occurred."""
+    """Tokens, with an index of the places at which each sequence of `LEAST_MATCH` tokens
+    occurred."""
 
     def __init__(self) -> None:
         self.tokens: list[TokenId] = []
         self._last: dict[int, int] = {}
         self._before: list[int] = []
-        """For each token, where the run that ends in it ended before; -1: nowhere."""
+        """For each token: where the sequence that ends with it ended the time before; -1: never."""
         self.key = -1
-        """Identifies the last run; -1 before there is one."""
+        """The hash of the last sequence; -1 before there is one."""
 
     def add(self, token: TokenId) -> bool:
-        """Add a token. Return whether the run that ends in it occurred before."""
+        """Add a token. Return whether the sequence that ends with it occurred before."""
         at = len(self.tokens)
         self.tokens.append(token)
         before = -1
@@ -70,8 +74,8 @@ class _Text:
         return before >= 0
 
     def places(self, of: _Text) -> Iterable[int]:
-        """Yield where the last `LEAST_MATCH` tokens of `of` end in this text, latest first; not the
-        end of `of` itself."""
+        """Yield the places in this text at which the last `LEAST_MATCH` tokens of `of` end, the
+        latest first. If `of` is this text, its own end is left out."""
         at = self._last.get(of.key, -1)
         if of is self and at >= 0:
             at = self._before[at]
@@ -83,7 +87,8 @@ class _Text:
 
 
 def _shared(tokens: Sequence[TokenId], end: int, of: Sequence[TokenId]) -> int:
-    """Return how many tokens up to `tokens[end]` equal the last ones of `of`."""
+    """Return the length of the match: how many tokens that end at `tokens[end]` equal the last
+    tokens of `of`."""
     count, last = 0, len(of) - 1
     while (
         count < MOST_MATCH
@@ -149,7 +154,7 @@ class NgramDrafter:
 
     def draft(self, most: int) -> Draft | None:
         """Return up to `most` tokens to copy. A copy that reaches the end of the row's own text
-        continues with itself, so that a repeated pattern is repeated."""
+        starts again with its own tokens, because a repeated pattern is likely to continue."""
         source, at = self._source.tokens, self._at
         if at < 0 or most < 1:
             return None

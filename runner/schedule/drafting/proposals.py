@@ -1,8 +1,9 @@
 """Whether to ask the draft model or the MTP head for guesses, and for how many.
 
-Pure. The decision depends on the row's own accepted guesses and on the costs that were measured at
-load, never on the clock or on neighbours. If guesses of a row do not pay, it decodes plainly for
-some tokens, and then tries again; each pause is twice as long.
+Pure. The decision depends on how many guesses the row's model accepted and on the costs that were
+measured at load. It never depends on the clock or on other rows. If the guesses for a row do not
+make it faster, the row gets none for some tokens. Then it tries again; each such pause is twice as
+long as the one before.
 """
 
 from __future__ import annotations
@@ -13,22 +14,24 @@ from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft
 from runner.schedule.drafting.length import LENGTHS, best_length
 
 PRIOR_RATE, PRIOR_WEIGHT = 0.75, 4.0
-"""The expected rate of right guesses before any was verified, and its weight in verified ones."""
+"""The assumed rate of right guesses before any was verified, and the number of verified guesses
+that it counts as."""
 FADES = 0.95
-"""Weight of earlier guesses against the newest."""
+"""With each new guess, the weight of all earlier guesses is multiplied by this."""
 FIRST_PAUSE, LONGEST_PAUSE = 64, 1024
-"""The lengths of pauses, in tokens."""
+"""The first and the longest pause of a row whose guesses do not make it faster, in tokens."""
 BEHIND_SHARE = 0.1
-"""The cost of computing a token that the draft model has not seen yet, in guessed tokens."""
+"""The draft model's cost of reading a token of the row that it lacks, as a share of the cost of one
+guess."""
 USUAL_TOKENS = 256
-"""The assumed length of the rest of an answer."""
+"""An answer is assumed to have at most this many tokens left."""
 
 
 class ModelTurns:
-    """The draft model's part in the drafts of one row. `costs[i]`: the cost of a step that verifies
-    `LENGTHS[i]` tokens, and `token_cost` that of one guess, in plain steps. `again[i]`: that of
-    computing i + 1 tokens again after a wrong guess. `behind`: the row's
-    tokens that the draft model has not seen. `most`: the most guesses for one step."""
+    """Decides when the draft model or the MTP head guesses for one row. Costs are multiples of the
+    cost of a plain step. `costs[i]`: a step that verifies `LENGTHS[i]` tokens. `token_cost`: one
+    guess. `again[i]`: computing i + 1 tokens again after a wrong guess. `behind`: how many tokens
+    of the row the draft model still has to read. `most`: the limit of guesses for one step."""
 
     def __init__(
         self,
@@ -55,9 +58,9 @@ class ModelTurns:
             self._rests_for -= 1
 
     def choose(self, room: int, left: int) -> tuple[Draft | None, float]:
-        """Return the guesses to ask for, at most `room`, without tokens; None if plain steps are
-        expected to be better. Also return the expected tokens per plain step's time. The row may
-        get `left` more tokens."""
+        """Return a draft without tokens that says how many guesses to ask for, at most `room`. It
+        is None if plain steps are expected to be faster. Also return the tokens expected in the
+        time of one plain step. The row may get `left` more tokens."""
         if self._rests_for:
             return None, 1.0
         rate = self._right / self._tried
@@ -68,8 +71,9 @@ class ModelTurns:
         return Draft((), (rate,) * length, "draft_model"), gain
 
     def learn(self, guessed: int, accepted: int) -> None:
-        """Learn from guesses of which the model accepted the first ones. Without any guess, the
-        draft model has failed or cannot guess for this row."""
+        """Learn from `guessed` tokens, of which the model accepted the first `accepted`. A pause
+        begins if guesses no longer pay, or if `guessed` is 0, because then the draft model failed
+        or cannot guess for this row."""
         self.behind = 0 if guessed else self.behind
         for at in range(min(accepted + 1, guessed)):
             self._right = FADES * self._right + (at < accepted)

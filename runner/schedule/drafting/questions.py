@@ -1,8 +1,8 @@
-"""The questions of a runner to a proposer in another runner, and the use of the answers.
+"""Asks a proposer in another runner for drafts, and passes its answers to the rows.
 
-Pure. A row's tokens are sent once: each question has the tokens that the proposer lacks, and the
-number of tokens that it has. A question names its answer by a number. At most `MOST_OPEN` questions
-are open. Without a proposer, all of this is idle.
+Pure. Each token of a row is sent only once: a question has the tokens that the proposer lacks, and
+says how many it has. The number of a question is also in its answer. At most `MOST_OPEN` questions
+are open. While there is no proposer, no question is asked.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MOST_OPEN = 8
 
 @dataclass(frozen=True, slots=True)
 class AskingRow:
-    """A row that may be drafted now: its tokens (`prompt` and `made`), and how they are drawn. It
-    may get `left` more tokens."""
+    """A row that may get a draft now: its tokens (`prompt` and `made`), and the seed and settings
+    with which they are sampled. A draft can be of use for at most `left` more tokens."""
 
     row: RowId
     turns: DraftTurns
@@ -36,10 +36,10 @@ class AskingRow:
 
 @dataclass(slots=True)
 class RemoteQuestions:
-    """The questions of all rows of one runner. `vocabulary`: its model's token ids are below it.
-    `rows` returns the rows that may be drafted now, and `live` has all rows in the engine.
-    `why_not`: why there is no proposer; empty if there is. `count` questions were asked since the
-    load, and `useful` drafts came in time to be used."""
+    """The questions of all rows of one runner. `vocabulary`: every token id of its model is smaller
+    than this. `rows` returns the rows that may get drafts now, and `live` has all rows in the
+    engine. `why_not`: why there is no proposer; empty if there is one. `count` questions were asked
+    since the load, and `useful` of their drafts arrived in time."""
 
     vocabulary: int
     live: Container[RowId]
@@ -51,10 +51,10 @@ class RemoteQuestions:
         default_factory=dict[int, tuple[RowId, DraftTurns]]
     )
     _sent: dict[RowId, int] = field(default_factory=dict[RowId, int])
-    """How many of a row's own tokens the proposer has."""
+    """How many tokens of each row the proposer has."""
 
     def use(self, why_not: str) -> None:
-        """Ask from now on, or no more because of `why_not`. The next proposer
+        """Start to ask, or stop because of `why_not`. Open questions end, and the next proposer
         gets all tokens again."""
         self.why_not = why_not
         for number in tuple(self._open):
@@ -94,7 +94,8 @@ class RemoteQuestions:
         return questions
 
     def ended_rows(self) -> list[RowId]:
-        """Return the rows that the proposer may forget, once each."""
+        """Return the rows that have left the engine, so that the proposer can drop their tokens.
+        Each row is returned once."""
         gone = [row for row in self._sent if row not in self.live]
         for row in gone:
             del self._sent[row]
@@ -102,14 +103,16 @@ class RemoteQuestions:
         return gone
 
     def arrive(self, number: int, tokens: Sequence[TokenId]) -> None:
-        """Take a draft. It is dropped if nothing asked for it or its row has ended."""
+        """Pass the draft of question `number` to its row. Drop it if that question is no longer
+        open or its row has ended."""
         row, turns = self._open.pop(number, (None, None))
         if row is not None and turns is not None and row in self.live:
             self.useful += turns.arrived(tokens[: _valid(tokens, self.vocabulary)])
 
     def refuse(self, number: int, has: int | None) -> None:
-        """Note that there will be no such draft. If the proposer only lacked tokens, it has `has`
-        tokens of the row; else the row pauses."""
+        """Note that question `number` gets no draft. If the proposer only lacked earlier tokens,
+        `has` says how many it has, and the next question sends the others. If `has` is None, the
+        row asks no proposer for some tokens."""
         row, turns = self._open.pop(number, (None, None))
         if row is None or turns is None or turns.remote is None:
             return
@@ -134,7 +137,7 @@ def _tokens(row: AskingRow, start: int) -> Sequence[TokenId]:
 
 
 def _valid(tokens: Sequence[TokenId], vocabulary: int) -> int:
-    """Return how many of the first tokens the model knows."""
+    """Return how many tokens come before the first unknown token."""
     for at, token in enumerate(tokens):
         if not 0 <= token < vocabulary:
             return at

@@ -1,12 +1,14 @@
-"""Drafts that another runner makes: when to ask for them, and what of them is still of use.
+"""Drafts that another runner makes: when a row asks for them, and which of their tokens are usable.
 
-Pure. A draft is asked for ahead of the step that verifies it, and used if it has arrived: nothing
-waits for it. The row continues meanwhile. If its further tokens are the first ones of the draft,
-the rest is usable. While a draft is verified, the next one is asked for as if all of it were right.
+Pure. A row asks for a draft some steps before it can verify it. It continues to decode, and no step
+waits for the answer. If the tokens that the row gets meanwhile equal the first tokens of the draft,
+the rest of the draft is usable. While a draft is verified, the row already asks for the next one,
+as if all of this draft were right.
 
-How often drafts are right, and by how many tokens they come late, decides whether to ask again. If
-they do not pay, the row asks for none for some tokens; each pause is twice as long. So drafts of
-another runner depend on the clock, but only the speed of a row depends on them.
+Two measurements decide whether to ask again: how often drafts are right, and how many tokens late
+they arrive. If drafts do not make the row faster, it asks for none for some tokens; each such pause
+is twice as long as the one before. So the clock decides which drafts arrive in time, but it can
+change only the speed of a row, not its text.
 """
 
 from __future__ import annotations
@@ -29,36 +31,37 @@ from runner.schedule.drafting.proposals import (
 )
 
 LEAST_SAVED = 0.1
-"""A draft must promise to save so many plain steps, else it is not worth asking for."""
+"""A row asks for a draft only if it expects to save at least this part of a plain step by it."""
 NEWEST_SHARE = 0.5
-"""Weight of the newest measured lateness against the earlier ones."""
+"""The weight of the newest value in the running average of the lateness."""
 LEAST_BLOCK = 4
 
 
 @dataclass(frozen=True, slots=True)
 class BlockWish:
-    """A draft of `length` tokens to ask for. They follow the row's tokens and then `presumed`,
-    tokens of an earlier draft that were not verified yet."""
+    """A draft to ask for. Its `length` tokens shall follow the row's tokens and then `presumed`,
+    the tokens of an earlier draft that are not verified yet."""
 
     presumed: tuple[TokenId, ...]
     length: int
 
 
 class RemoteDrafter:
-    """The drafts of another runner for one row. Where they are not better, those of `own` are used.
-    `costs[i]`: the cost of a step that verifies `LENGTHS[i]` tokens, in plain steps; `again[i]`:
-    that of computing i + 1 tokens again after a wrong guess."""
+    """Drafts one row with guesses of another runner, or with those of the local drafter `own` if
+    these are expected to give more tokens. Costs are multiples of the cost of a plain step.
+    `costs[i]`: a step that verifies `LENGTHS[i]` tokens. `again[i]`: computing i + 1 tokens again
+    after a wrong guess."""
 
     def __init__(self, own: Drafter, costs: Sequence[float], again: Sequence[float] = ()) -> None:
         self._own = own
         self._costs, self._again = costs, again
         self._guess: list[TokenId] = []
-        """The tokens that are expected to follow the row's."""
+        """The usable tokens of the last draft: those expected to follow the row's last token."""
         self._ordered = 0
-        """The length of the draft that was asked for and may still be of use; 0: there is none."""
+        """The length of the draft that is awaited and can still be of use; 0 if there is none."""
         self._ahead = 0
-        """Where this draft begins, counted from the row's end. It is negative if the row has
-        overtaken the beginning, with the tokens `_since`."""
+        """How many tokens after the row's end the awaited draft begins. It is negative if the row
+        already has tokens in the draft's place; these are `_since`."""
         self._since: list[TokenId] = []
         self._right, self._tried = PRIOR_RATE * PRIOR_WEIGHT, PRIOR_WEIGHT
         self._late = 0.0
@@ -67,7 +70,7 @@ class RemoteDrafter:
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether a draft was asked for and may still be of use."""
+        """Return whether a draft is awaited and can still be of use."""
         return self._ordered > 0
 
     def take(self, tokens: Sequence[TokenId]) -> None:
@@ -97,8 +100,8 @@ class RemoteDrafter:
         return own if own is not None and _expected(own) > _expected(draft) else draft
 
     def wish(self, left: int) -> BlockWish | None:
-        """Return the draft to ask for now; None if there is one on its way, enough is here, or
-        drafts do not pay. The row may get `left` more tokens."""
+        """Return the draft to ask for now. Return None if one is awaited, if enough guesses are
+        here, or if drafts do not make the row faster. The row may get `left` more tokens."""
         if self._ordered or self._rests_for:
             return None
         ahead, late = len(self._guess), ceil(self._late - 0.5)
@@ -115,13 +118,14 @@ class RemoteDrafter:
         return BlockWish(tuple(self._guess), block) if block > late else None
 
     def order(self, wish: BlockWish) -> None:
-        """Note that this draft was asked for."""
+        """Note that the row has asked for this draft."""
         self._is_trial = False
         self._ordered, self._ahead = wish.length, len(wish.presumed)
         self._since = []
 
     def arrived(self, tokens: Sequence[TokenId]) -> bool:
-        """Take the draft that was asked for. Return whether any of it is of use."""
+        """Use the tokens of the awaited draft, as far as the row has not overtaken them. Return
+        whether any is usable."""
         if not self._ordered:
             return False
         self._ordered, late = 0, len(self._since)
@@ -139,11 +143,11 @@ class RemoteDrafter:
         return False
 
     def drop(self) -> None:
-        """Expect the draft that was asked for no more."""
+        """Stop waiting for the draft."""
         self._ordered = 0
 
     def rest(self) -> None:
-        """Ask for none for some tokens."""
+        """Ask for no drafts until the row has some more tokens."""
         self._ordered, self._rests_for, self._is_trial = 0, self._pause, True
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
@@ -160,5 +164,5 @@ class RemoteDrafter:
 
 
 def _expected(draft: Draft) -> float:
-    """Return the expected number of right tokens."""
+    """Return how many tokens of the draft are expected to be accepted."""
     return sum(accumulate(draft.rates, mul))

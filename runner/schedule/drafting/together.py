@@ -1,9 +1,9 @@
 """How many drafted tokens a step of several rows should verify.
 
-Pure. A step computes equally many columns of each row, so the longest draft decides what it costs,
-also for rows without a draft. The best length gives all rows together the most tokens per second.
-No row pays for its neighbours: a row that has lost more time than `MOST_LAG` allows must gain by
-the step itself.
+Pure. A step computes equally many columns of each row, so the longest draft decides what the step
+costs, also for rows without a draft. The best length gives all rows together the most tokens per
+second. But a row must not become much slower so that others become faster. If a row has lost more
+time than `MOST_LAG` and `LAG_SHARE` allow, a step has drafts only if this row also gains by it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from operator import mul
 from runner.schedule.drafting.length import LENGTHS
 
 SHARED_GAIN = 1.1
-"""A step that verifies drafts of several rows must promise at least this many times the tokens per
-second of plain steps. The load does not measure sampling at more positions and packing the KV."""
+"""A step verifies drafts of several rows only if it is expected to give this many times the tokens
+per second of plain steps. The margin is for work that the measurements at load leave out: sampling
+at more positions and packing the KV."""
 MOST_LAG = 4.0
 LAG_SHARE = 0.05
-"""A row may lose up to `MOST_LAG` plain steps, and this share of its tokens, by shared drafts."""
+"""A row may lose the time of `MOST_LAG` plain steps, plus `LAG_SHARE` plain steps per token, by
+steps with drafts of several rows."""
 
 
 class SharedCosts:
-    """The costs of steps that verify drafts of several rows, as multiples of a plain step of as
-    many rows. `measured`: by number of rows, ascending and the first 1, pairs of a step's columns,
-    ascending, and its cost."""
+    """The costs of steps that verify drafts of several rows, as multiples of the cost of a plain
+    step with as many rows. `measured` has, for each measured number of rows (ascending from 1),
+    pairs of a number of columns (ascending) and the cost."""
 
     def __init__(self, measured: Sequence[tuple[int, Sequence[tuple[int, float]]]]) -> None:
         self._measured = measured
         self._costs: dict[int, tuple[float, ...]] = {}
 
     def of(self, rows: int) -> tuple[float, ...]:
-        """Return the cost for each of the first lengths in `LENGTHS`, as far as steps of about as
-        many rows were measured."""
+        """Return the cost for each length in `LENGTHS`, up to the longest draft that was measured
+        with about as many rows."""
         if rows not in self._costs:
             self._costs[rows] = self._between(rows)
         return self._costs[rows]
@@ -59,7 +61,8 @@ class SharedCosts:
 
 
 def cost_at(measured: Sequence[tuple[int, float]], columns: int) -> float | None:
-    """Return the cost of a step of so many columns; None if no step as wide was measured."""
+    """Return the cost of a step of `columns` columns, by interpolation; None if no step as wide was
+    measured."""
     for (low, below), (high, above) in pairwise([(1, 1.0), *measured]):
         if low <= columns <= high:
             return below + (above - below) * (columns - low) / (high - low)
@@ -74,12 +77,13 @@ def chances_of(rates: Sequence[float]) -> tuple[float, ...]:
 def best_shared_length(
     chances: Sequence[Sequence[float]], costs: Sequence[float], is_late: Sequence[bool]
 ) -> tuple[int, float]:
-    """Return the longest draft of the best step, and the expected tokens per plain step's time with
-    it, per row.
+    """Return the best limit on the drafts of a step, in tokens. Also return how many tokens a row
+    is then expected to get in the time of one plain step, on average.
 
-    `chances[i]` are those of the tokens of row i's draft (`chances_of`). `costs[j]`: the cost of a
-    step that verifies `LENGTHS[j]` tokens, in plain steps, ascending. `is_late[i]`: row i must not
-    lose time. Length 0 means that plain steps are best; the second value is then 1.
+    `chances[i]`: the chances of the tokens of row i's draft (`chances_of`). `costs[j]`: the cost of
+    a step that verifies `LENGTHS[j]` tokens, as a multiple of the cost of a plain step, ascending.
+    `is_late[i]`: row i must not lose more time. Length 0 means that plain steps are best; the
+    second value is then 1.
     """
     most_tokens = sum(map(sum, chances)) + len(chances)
     if not costs or most_tokens < SHARED_GAIN * costs[0] * len(chances):

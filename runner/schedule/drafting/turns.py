@@ -1,10 +1,9 @@
 """After which tokens of a row a draft is verified, and how long it is.
 
 Pure. For a row that decodes alone, the decision depends on its own tokens, its limits and the
-costs that were measured at load. It never depends on the clock, on neighbours or on pauses. So such
-a row is drafted in the same places whenever it is repeated. Where a step computes several columns,
-the last digits of its results can differ from those of a plain step; so equal places give equal
-text.
+costs that were measured at load. It never depends on the clock, on other rows or on pauses. So a
+repeated request gets its drafts in the same places. This matters because the last digits of a step
+of several columns can differ from those of a plain step: equal places give equal text.
 
 For rows that decode together, `DraftTurns` only guesses; `runner.schedule.speculation` decides.
 """
@@ -22,18 +21,19 @@ from runner.schedule.drafting.remote import RemoteDrafter
 from runner.schedule.drafting.together import LAG_SHARE, MOST_LAG, chances_of
 
 IMPLIED_RATE = 0.9
-"""The expected rate of right tokens of an implied text, before any was counted: a model may spell
-the text with other tokens."""
+"""The assumed rate of right tokens in a text that a grammar implies, before any was counted. It is
+below 1, because the model may spell the same text with other tokens."""
 
 
 class DraftTurns:
-    """The drafts of one row. `costs[i]`: the cost of a step that verifies `LENGTHS[i]` tokens, as a
-    multiple of a plain step's; `again[i]`: that of computing i + 1 tokens again after a wrong
-    guess. `follows_grammar`: the row has a grammar, so each of its tokens is
-    read before the next plan, because text may be implied by it. `is_due`: a draft may follow the
-    row's last token, because that token was read before the next plan. `lag`: the plain steps that
-    the row has lost to steps with drafts of several rows; below 0: gained. `model`: the draft
-    model's part; None: it does not guess. `remote`: the drafter, if it asks another runner."""
+    """Decides the drafts of one row. Costs are multiples of the cost of a plain step. `costs[i]`: a
+    step that verifies `LENGTHS[i]` tokens. `again[i]`: computing i + 1 tokens again after a wrong
+    guess. `follows_grammar`: the row has a grammar. Each of its tokens is read before the next
+    plan, because the grammar may then allow only one text. `is_due`: the row's last token was read
+    before the next plan, so a draft may follow it. `lag`: how many plain steps of time the row has
+    lost by steps with drafts of several rows; negative if it has gained. `model` decides for the
+    draft model or MTP head; None if it does not guess. `remote`: the drafter, if it asks another
+    runner."""
 
     def __init__(
         self,
@@ -57,8 +57,9 @@ class DraftTurns:
         self.is_due = follows_grammar
 
     def waits(self, room: int, left: int = 1 << 30) -> bool:
-        """Return whether the step of the next token must be read before the plan after it. A draft
-        after that token may have `room` tokens, and the row `left` tokens after it."""
+        """Return whether the step that yields the row's next token must be read before the next
+        plan, because a draft is likely to follow. That draft may have `room` tokens; the row may
+        get `left` more tokens."""
         if self._follows_grammar:
             return True
         if self.model is not None and self.model.choose(room, left)[0] is not None:
@@ -71,9 +72,9 @@ class DraftTurns:
         return self._waits
 
     def take(self, token: TokenId, room: int, *, is_verified: bool, is_alone: bool = True) -> None:
-        """Add the row's next token; `room` belongs to the tokens before it. `is_verified`: it comes
-        from a step with a draft, which is always read before the next plan. `is_alone`: no other
-        row is in the engine."""
+        """Add the row's next token. `room` is the limit of a draft after it, as it was before this
+        token. `is_verified`: the token comes from a step with a draft, which is always read before
+        the next plan. `is_alone`: no other row is in the engine."""
         self.is_due = is_verified or (is_alone and self.waits(room))
         self._drafter.take((token,))
         if self.model is not None:
@@ -86,7 +87,7 @@ class DraftTurns:
             self._implied = self._implied[1:] if is_right else ()
 
     def arrived(self, tokens: Sequence[TokenId]) -> bool:
-        """Take a draft of another runner. Return whether any of it is of use."""
+        """Pass a draft of another runner to the drafter. Return whether any of it is usable."""
         self._waits = self._foreseen = None
         return self.remote is not None and self.remote.arrived(tokens)
 
@@ -111,7 +112,8 @@ class DraftTurns:
         return best
 
     def is_late(self, made: int) -> bool:
-        """Return whether a row that has made so many tokens has lost as much time as it may."""
+        """Return whether the row, which has generated `made` tokens, has lost more time than it
+        may by steps with drafts of several rows."""
         return self.lag > MOST_LAG + LAG_SHARE * made
 
     def guess(self, room: int) -> Draft | None:
@@ -123,7 +125,8 @@ class DraftTurns:
         return Draft(tokens, (self._right / self._tried,) * len(tokens), "grammar")
 
     def foreseen(self) -> tuple[float, ...]:
-        """Return the chances (`chances_of`) of the tokens of a draft after the row's next token."""
+        """Return the chances (`chances_of`) of the tokens that the drafter would draft after the
+        row's next token."""
         if self._foreseen is None:
             draft = self._drafter.draft(LONGEST_DRAFT)
             self._foreseen = () if draft is None else chances_of(draft.rates)[1:]

@@ -105,9 +105,9 @@ class PrefixIndex:
     ) -> PrefixKept | None:
         """Decide to keep the first `length` tokens; return None if that is not worth it.
 
-        The prefix must have at least a block, and one new block more than any kept entry. It must
-        fit into the room after evictions: `limit_bytes`, or `room_bytes` if KV leaves less. The
-        same step reads the entries in `hit_now`; they stay.
+        The prefix must have at least one block that no kept entry covers. After evictions it must
+        fit into `limit_bytes`, and into `room_bytes`, the memory that the KV of rows leaves. The
+        entries in `hit_now` are not evicted, because the same step reads them.
         """
         size_bytes = length * self.bytes_per_token + self.bytes_fixed
         room_bytes = min(room_bytes, self.limit_bytes)

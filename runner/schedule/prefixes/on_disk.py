@@ -1,10 +1,10 @@
-"""Decide which prefixes are written to disk, and which are read back because that is cheaper than
-computing them (decision 0099).
+"""Decide which prefixes are written to disk, and which are read back because that is faster than
+computing them (decision 0099). A run of KV is a prefix in a file.
 
-Pure: time arrives as `now`. The shell passes the orders to the threads that have the files
-(`PrefixDisk`), and their reports to `take`. A run is read for a row that waits for
-it, at most until it could have been computed. At most `MOST_READS` runs are read, or were read and
-not used yet, so their memory is bounded.
+Pure: time arrives as `now`. The shell passes the orders to the threads that read and write the
+files (`PrefixDisk`), and their reports to `take`. A run is read for a row that waits for it. The
+row waits no longer than computing the tokens would take. At most `MOST_READS` runs are being read
+or were read and are not used yet, so their memory is bounded.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from runner.schedule.prefixes.index import PrefixIndex
 from runner.schedule.prefixes.seeking import MoveFigures, RunSeeks
 
 FIRST_BYTES_PER_S = 1e9
-"""Assumed speed of reading before the first file is read. It is high, because a disk that is never
-read from is never measured."""
+"""The assumed speed of the disk before the first file is read. It is high, so that a first file is
+read and the speed is measured."""
 NEWEST = 0.5
-"""Weight of the newest read in the measured speed."""
+"""The weight of the newest read in the running average of the speed."""
 GROWN = 8
-"""A longer run replaces a written one if it is longer by a part of its length: one in so many."""
+"""A prefix is written only if more than 1 / `GROWN` of its tokens are not on disk yet."""
 MOST_READS = 2
 USED_WITHIN_S = 5.0
 """A run that was read is dropped if no row starts from it within this time."""
 AGAIN_S = 60.0
 """A run that came too late is not read again before this time has passed."""
 LOOK_S = 5.0
-"""Least time between two looks for files of other runners."""
+"""The least time between two searches of the folder for files that other runners wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ class DiskMatch:
 
 @dataclass(slots=True)
 class DiskFigures:
-    """Counts so far: rows that started from a run, the tokens of these runs that were used, and the
-    bytes read and written. `runs` are on the disk now. `moves`: copies from other nodes."""
+    """Counts since the load: rows that started from a run (`hits`), the tokens that they took from
+    it, and the bytes read and written. `runs`: how many are on the disk now. `moves`: copies from
+    other nodes."""
 
     hits: int = 0
     hit_tokens: int = 0
@@ -57,7 +58,8 @@ class DiskFigures:
 
 @dataclass(slots=True)
 class _Reading:
-    """A run that is being read, or was read. `until`: the instant at which it is given up."""
+    """A run that is being read, or was read (`arrived`). `until`: the instant at which the read is
+    given up or, if no row used the run, its arrays are dropped."""
 
     expected_s: float
     until: float
@@ -66,7 +68,7 @@ class _Reading:
 
 @dataclass(slots=True)
 class DiskIndex:
-    """The runs of one model on disk, and what is being done with them."""
+    """The runs of one model on disk, and the reads and writes that are under way."""
 
     least_tokens: int
     block_tokens: int = BLOCK_TOKENS
@@ -154,8 +156,8 @@ class DiskIndex:
     # --- writing -----------------------------------------------------------------------
 
     def wants(self, chain: TokenChain, length: int, evicted: Collection[EntryId]) -> bool:
-        """Return whether to write the first `length` tokens, because not nearly as many are on
-        disk, or will be. The entries `evicted` are no longer written."""
+        """Return whether to write the first `length` tokens of the chain: not if nearly as many are
+        on disk or being written. `evicted` are entries that will not be written after all."""
         if length < self.least_tokens:
             return False
         there = [self._better(chain, 0)]
@@ -173,7 +175,7 @@ class DiskIndex:
         return DiskRun(chain.run_name(length), chain.seed, tokens, adapter)
 
     def saved(self, chain: TokenChain) -> int:
-        """Return how many tokens of a chain a run on disk has."""
+        """Return how many tokens of the chain are on disk."""
         match = self._better(chain, 0)
         return 0 if match is None else match.length
 
@@ -186,7 +188,7 @@ class DiskIndex:
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether a row may be waiting for a file, of this node or another."""
+        """Return whether a row may be waiting for a file of this node or of another node."""
         return bool(self.seeks.open or self.reads)
 
     # --- the shell's side ----------------------------------------------------------------
@@ -197,7 +199,8 @@ class DiskIndex:
             self._take(report, now)
 
     def take_news(self, news: RunNews, now: float) -> None:
-        """Record what became of a question to other nodes."""
+        """Record the answer of other nodes, or the end of a copy. If a file has arrived on the
+        disk, order a search for it."""
         if self.seeks.take(news, now):
             self.open_orders.append(DiskOrder("look"))
 
@@ -239,8 +242,8 @@ class DiskIndex:
                 pass
 
     def _better(self, chain: TokenChain, have: int) -> DiskMatch | None:
-        """Return the run that has the most tokens of a chain, if it has a block more than
-        `have`."""
+        """Return the run that has the most tokens of a chain; None if it has less than one block
+        more than `have`."""
         match = self._index.find(chain)
         if match is None or match.length < have + self.block_tokens:
             return None
@@ -249,8 +252,8 @@ class DiskIndex:
         return DiskMatch(run, length) if same else None
 
     def _add(self, run: DiskRun) -> None:
-        """Add a run that is on the disk. The files of runs that are beginnings of it are deleted,
-        and so is a file that has not the tokens of its name."""
+        """Add a run that is on the disk. Order the deletion of runs that are beginnings of it, and
+        of a file whose tokens do not match its name."""
         if run.name in self._entries:
             return
         length = len(run.tokens)

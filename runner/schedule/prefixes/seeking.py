@@ -1,9 +1,9 @@
-"""Decide for which prompts other nodes are asked for KV, and how long their rows wait.
+"""Decide for which prompts a runner asks other nodes for KV, and how long the rows wait.
 
-Pure: time arrives as `now`. A row waits a moment for the answer. If a copy is coming, it waits as
-long as the answer says, and never longer than computing was expected to take. The worker copies the
-file, and the row reads it from the disk like any other (decision 0106). At most `MOST_SEEKS`
-questions are open.
+Pure: time arrives as `now`. A row waits at most `ANSWER_S` for the answer. If another node sends a
+copy, the row waits as long as the answer says, but never longer than computing was expected to
+take. The worker copies the file, and the row reads it from the disk like any other (decision 0106).
+At most `MOST_SEEKS` questions are open.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from bus.models.kv import RunNews, RunQuestion, TokenChain, short_hashes
 
 MOST_SEEKS = 4
 ANSWER_S = 1.5
-"""A row waits at most this long for the answer of other nodes, and at most `ANSWER_SHARE` of the
-time of computing."""
+"""A row waits for the answer of other nodes at most this long, and at most `ANSWER_SHARE` of the
+time that computing its prompt would take."""
 ANSWER_SHARE = 0.25
 WORTH_S = 0.2
 """Other nodes are asked only if computing the prompt takes at least this time."""
 LANDED_S = 2.0
-"""A file that was copied is found on the disk within this time."""
+"""A row waits at most this long until a copied file is found on the disk."""
 AGAIN_S = 60.0
 """Other nodes are not asked again for the same prompt before this time has passed."""
 STEPS = 8
@@ -30,8 +30,8 @@ MOST_REMEMBERED = 256
 
 @dataclass(slots=True)
 class MoveFigures:
-    """Counts so far: runs copied from other nodes and their bytes, copies that would have been
-    slower than computing, and copies that failed or came too late."""
+    """Counts since the load: `runs` copied from other nodes and their `bytes`, `dearer` copies that
+    were not made because computing was faster, and copies that `failed` or came too late."""
 
     runs: int = 0
     bytes: int = 0
@@ -41,7 +41,8 @@ class MoveFigures:
 
 @dataclass(slots=True)
 class _Seek:
-    """An open question. Rows wait until `until`; `computing_s` from `began_at` is the limit."""
+    """An open question. Rows wait until `until`, which is never later than `began_at` plus
+    `computing_s`, the time that computing would take. `has_landed`: the file was copied."""
 
     began_at: float
     computing_s: float
@@ -51,7 +52,8 @@ class _Seek:
 
 @dataclass(slots=True)
 class RunSeeks:
-    """The questions of one model's runner about runs on other nodes. Only while `is_on`."""
+    """The questions of one model's runner about runs of KV on other nodes. It asks only while
+    `is_on`."""
 
     least_tokens: int
     is_on: bool = False
@@ -69,9 +71,9 @@ class RunSeeks:
         read_bytes_per_s: float,
         now: float,
     ) -> bool:
-        """Return whether a row should wait for a run of another node. `have` tokens of it need not
-        be computed anyway. `prefill_s` returns the expected seconds of computing from `have` up to
-        another length."""
+        """Return whether a row should wait for a run of another node. The first `have` tokens of
+        the chain are already in this node's memory or files. `prefill_s(n)` returns the expected
+        seconds of computing the tokens from `have` to `n`."""
         if not self.is_on or chain.length - have < self.least_tokens:
             return False
         name = chain.run_name(chain.length)
@@ -99,8 +101,8 @@ class RunSeeks:
         return questions
 
     def take(self, news: RunNews, now: float) -> bool:
-        """Record what became of a question. Return whether a file has arrived on the disk, also for
-        a row that no longer waits."""
+        """Record the answer of other nodes, or the end of a copy. Return whether a file has arrived
+        on the disk, even if no row waits for it any longer."""
         seek = self.open.get(news.name)
         match news.what:
             case "coming":
