@@ -30,7 +30,7 @@ USUAL_PACE = 2_000.0
 
 @dataclass(slots=True)
 class Batch:
-    """Inputs that are computed together: for each request, its next inputs in order.
+    """Inputs that are computed together: the next inputs of each request, in order.
 
     `number` counts from 1. All vectors have the same `dimensions` (None: the model's own width).
     """

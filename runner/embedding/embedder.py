@@ -97,6 +97,6 @@ class Embedder(Protocol):
         ...
 
     def kill(self) -> None:
-        """End what outlives this process, because it ends now. May be called in any thread; does
-        not wait."""
+        """End child processes that would outlive this process, which ends now. May be called in any
+        thread; does not wait."""
         ...

@@ -45,8 +45,9 @@ class EmbeddingResponder:
     # --- from the server -----------------------------------------------------------------
 
     def step(self, now: float) -> int:
-        """Return a step number that grows with each batch, and with each call until the batch is
-        late. The calls count because a batch may take longer than a gateway waits for a step."""
+        """Return a number whose growth shows the gateway that the runner makes progress. It grows
+        with each batch. It also grows with each call until the batch is late, because a batch may
+        take longer than a gateway waits."""
         since = self._loop.status.busy_since
         if since is not None and now - since <= self._loop.limit_s():
             self._beats += 1
@@ -58,7 +59,7 @@ class EmbeddingResponder:
             return refusal
         prompt = request.request.prompt
         assert facts is not None, "ready"
-        assert isinstance(prompt, InputsPrompt), "no other kind"
+        assert isinstance(prompt, InputsPrompt), "a request of another kind was not refused"
         if not _has_dimensions(facts, prompt.dimensions):
             has = f"a vector of {spec.model} has {_counts(facts)}"
             message = f"unsupported dimensions: {prompt.dimensions}; {has}"

@@ -98,8 +98,8 @@ class InputsText:
         return _prepared(reader, prompt)
 
     def read(self, request: GenerationRequest, context_tokens: int) -> Refusal:
-        """Return a refusal: such a model cannot say how it reads a prompt, or how many tokens the
-        prompt has."""
+        """Return a refusal, because a model of this kind cannot answer questions about a prompt,
+        such as its number of tokens."""
         return _no_text(request.model, self._makes)
 
 
@@ -109,8 +109,8 @@ def inputs_field(prompt: InputsPrompt) -> str:
 
 
 def other_kind(request: GenerationRequest, makes: ModelKind) -> Refusal | None:
-    """Return the refusal of a request for something else than a model of this kind makes; None if
-    it makes what the request wants."""
+    """Return a refusal if the request wants something else than a model of this kind makes, for
+    example text from an embedding model; else None."""
     prompt = request.prompt
     if not isinstance(prompt, InputsPrompt) or request.question is not None:
         return _no_text(request.model, makes)
@@ -149,7 +149,7 @@ def _refusal(
 
 
 def _too_long(problem: ContextOverflow, field: str, facts: Mapping[str, int]) -> Refusal:
-    """Return the refusal of an oversized input, in the words that OpenAI's clients parse."""
+    """Return the refusal of an oversized input. OpenAI's clients parse its exact words."""
     tokens, limit = problem.prompt_tokens, problem.limit_tokens
     return Refusal(
         reason="context_length",

@@ -21,11 +21,11 @@ from runner.text import EngineTokenizer, RankedPair
 IDLE_S = 0.5
 """After this idle time the engine frees its unused memory."""
 BATCH_DEADLINE_S = 60.0
-"""Least time limit of a batch; the limit is four times the batch's expected time if that is more. A
-batch has no shorter limit because, unlike a prompt, an input cannot be computed in parts."""
+"""The least time limit of a batch. The limit is four times the batch's expected time if that is
+more. It is this generous because an input, unlike a prompt, cannot be computed in parts."""
 TRIED_OUT = (8, 64)
 """Lengths of warm-up inputs in tokens. They are computed before the first request, because the
-first forwards are slow."""
+first forward passes are slow."""
 
 LoadEmbedder = Callable[[Callable[[LoadProgress], None]], Embedder]
 

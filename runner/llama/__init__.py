@@ -1,9 +1,9 @@
 """Serves a GGUF model with llama-server, a child process of the runner.
 
-shoal renders the conversation, tokenises it and parses the output; llama-server computes. It takes
+shoal renders the conversation, tokenises it and parses the output; llama-server computes. It gets
 token ids and returns text, because it sends no id for a token that ends inside a character. The
-table `bus.models.gguf.ABILITIES` lists the requests that are refused. The names below are loaded
-when they are used, because `runner.llama.program` needs none of them.
+table `bus.models.gguf.ABILITIES` says which requests shoal serves and refuses for GGUF models.
+The names below are imported on first use, because `runner.llama.program` needs none of them.
 """
 
 from __future__ import annotations

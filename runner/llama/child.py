@@ -1,8 +1,8 @@
 """Talks to the operating system: starts llama-server as a child, and ends it.
 
-The child is in a session of its own. It gets SIGKILL when the thread that started it ends, so it
-does not outlive a runner that was killed: a small program sets this up and then becomes
-llama-server. Only the last lines of its output are kept.
+The child has a session of its own. The kernel sends it SIGKILL when the thread that started it
+ends, so it does not outlive a runner that was killed. A small Python program asks for this signal
+and then replaces itself by llama-server. Only the last lines of the output are kept.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BECOME = (
     "os.getppid() == int(sys.argv[1]) or sys.exit(1)\n"
     "os.execv(sys.argv[2], sys.argv[2:])"
 )
-"""The program that asks for the parent-death signal and becomes llama-server."""
+"""The program that asks the kernel for SIGKILL at its parent's end and becomes llama-server."""
 KEPT_LINES, LINE_CHARACTERS = 30, 300
 ENDS_S, KILLED_S = 2.0, 5.0
 """How long the child may take to end after SIGTERM, and after SIGKILL."""
@@ -42,9 +42,9 @@ HINTS = (
     ("temporarily unavailable", "a limit of the system is too low: memory, threads or processes"),
     ("error loading model", "download the file again, or use another quantisation"),
 )
-"""Words of llama-server's last message, and what to do about it. The first that fits counts."""
+"""Words in llama-server's last message, and the remedy. The first pair whose words occur counts."""
 TROUBLE = ("error", "failed", "unknown", "invalid", "unsupported", "cannot", "what()")
-"""Words of a line that says why llama-server ended."""
+"""A line with one of these words probably says why llama-server ended."""
 _PREFIX = re.compile(r"(?:[\d.]+ )?([DIWE]) (?=\S)")
 """The beginning of a line of llama-server's log: the time and the level."""
 
@@ -54,12 +54,12 @@ class ChildEnded(Exception):
 
 
 class ChildKilled(ChildEnded):
-    """Another process killed llama-server, or the system did for lack of memory."""
+    """A signal killed llama-server: another process sent it, or the system was out of memory."""
 
 
 class Child:
-    """A llama-server process. Made in the thread whose end shall end the process. `is_ready`: it
-    has loaded the model."""
+    """A llama-server process. It ends at the latest with the thread that creates this object.
+    `is_ready`: it has loaded the model."""
 
     def __init__(self, program: Sequence[str], launch: Launch) -> None:
         """Start the process. Raises OSError; LlamaTrouble if its socket cannot be made."""
@@ -137,7 +137,7 @@ class Child:
             self._socket.unlink()
 
     def _drain(self) -> None:
-        """Read the output until the process ends; a full pipe would stop it."""
+        """Read the output until the process ends, because a full pipe would block the process."""
         output = self._process.stdout
         assert output is not None, "a pipe"
         with output:
@@ -147,8 +147,9 @@ class Child:
                     self._lines.append(text)
 
     def _words(self) -> str:
-        """Return the first error of a load, else the last line that says what is wrong. If a
-        load has no such line, return the last one."""
+        """Return the line of the output that best says why the process ended. After the load this
+        is the last line with a word of `TROUBLE`, or nothing. During the load it is the first
+        error, else such a line, else the last line."""
         lines = [*self._lines]
         errors = [line for line in lines if (m := _PREFIX.match(line)) and m[1] == "E"]
         errors = errors or [line for line in lines if "error loading" in line]

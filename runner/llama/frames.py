@@ -1,4 +1,4 @@
-"""The parts of an answer of llama-server, from the data of its events. Pure."""
+"""Parses the events of llama-server into the parts of an answer. Pure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A part of an answer: `text`, after which the answer has `tokens` tokens. `read` of `prompt`
-    tokens of the prompt are computed; both are 0 in a frame with text. The last frame has a `stop`,
-    and how many prompt tokens came from the prefix cache. An answer in one piece has the ids of its
-    tokens, and their scores if the request wants them."""
+    """A part of an answer. `text` is its new text, and `tokens` the number of tokens up to here. A
+    frame without text reports progress: `read` of the `prompt` tokens are computed. The last frame
+    has the reason `stop`, and the number of prompt tokens that came from the prefix cache. An
+    answer that is not streamed also has its token ids, with scores if the request wants them."""
 
     text: str = ""
     tokens: int = 0
@@ -41,8 +41,8 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class LostAnswer:
-    """A stream that ended without its last frame, and why. `refused`: llama-server refused the
-    request itself."""
+    """The reason why a stream ended without its last frame. `refused`: llama-server refused the
+    request as invalid (status 4xx)."""
 
     why: str
     refused: bool = False
@@ -52,7 +52,7 @@ News = Frame | LostAnswer
 _UNREADABLE = (
     ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
-"""Errors of reading an event, whatever it is: an infinite number, or ten thousand brackets."""
+"""Errors that unreadable events raise, such as an infinite number or ten thousand brackets."""
 
 
 def frame_of(data: bytes) -> News:

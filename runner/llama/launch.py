@@ -15,14 +15,15 @@ from bus.wire.accelerators import IN_ORDER, VISIBLE, DeviceShare, Vendor, bytes_
 from bus.wire.messages.control import RunnerSpec
 
 LEAST_BUILD, LEAST_NUMBERED = 7_500, 1_000
-"""The oldest build of llama-server whose options and answers shoal understands. Lower numbers than
-the second are those of builds without the project's history, whose age is unknown."""
+"""The oldest build of llama-server whose options and answers shoal understands. A build number
+below `LEAST_NUMBERED` comes from a build without git history. It says nothing about the age, so
+shoal accepts it."""
 MOST_ROWS = 32
 MOST_INPUTS = 8
-"""Inputs that an embedding model without a KV cache computes together at most."""
+"""An embedding model without a KV cache computes at most this many inputs together."""
 SPARE_TOKENS = 64
-"""Tokens of a reranker's input beyond its limit. llama-server joins the texts of some rerankers
-before it tokenises them, which may change the count a little."""
+"""A reranker gets room for this many more tokens than its input may have. llama-server joins the
+texts of some rerankers before it tokenises them. This may add a few tokens."""
 BATCH_TOKENS = 512
 """The tokens of a prompt that are computed at once. llama-server reports its progress after each
 batch."""
@@ -36,10 +37,10 @@ MAPS_MEMORY = "GGML_CUDA_ENABLE_UNIFIED_MEMORY"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A model to serve. `cells`: the tokens of the KV cache; `rows`: the most rows at a time.
-    `devices`: the GPUs that hold the model, in index order; empty: it is computed by the processor.
-    `saves`: the folder for the KV of slots; None: it is not kept on disk. `spills`: part of it is
-    in the memory of the machine, which the GPU of an APU maps."""
+    """A model to serve. `cells`: the size of the KV cache in tokens. `rows`: the most rows at a
+    time. `devices`: the GPUs that hold the model, in index order; empty if the CPU computes it.
+    `saves`: the folder for the KV of slots; None if KV is not kept on disk. `spills`: a part of the
+    model is in the machine's memory, which the GPU of an APU maps."""
 
     file: Path
     socket: Path
@@ -75,7 +76,7 @@ class Launch:
         ]
 
     def _batched(self) -> list[str]:
-        """Return the options about batches. An input of an embedding model is computed at once."""
+        """Return the options about batches. A whole input of an embedding model is one batch."""
         if not self.facts.pooling:
             return ["--batch-size", str(BATCH_TOKENS)]
         cells = str(self.cells)

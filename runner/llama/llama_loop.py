@@ -33,7 +33,7 @@ def plan_launch(program: Sequence[str], spec: RunnerSpec, socket: Path) -> Launc
     folder = Path(spec.path)
     files = weight_files([path.name for path in folder.iterdir()])
     if not files:
-        raise LlamaTrouble(f"{folder} has not exactly one GGUF model any more")
+        raise LlamaTrouble(f"{folder} no longer has exactly one GGUF model")
     headers: list[GgufHeader] = []
     for file in files:
         with open(folder / file, "rb") as stream:
@@ -45,7 +45,7 @@ def plan_launch(program: Sequence[str], spec: RunnerSpec, socket: Path) -> Launc
 class LlamaLoop:
     """The `EngineLoop` of a GGUF model. `plan` returns how to start llama-server; it is called in
     the engine's thread, and may raise BadGguf and OSError. `launch` is set when the model is
-    loaded. `was_killed`: the load failed because llama-server was killed; a retry may help."""
+    loaded. `was_killed`: the load failed because a signal killed llama-server; a retry may help."""
 
     def __init__(
         self, program: Sequence[str], plan: Callable[[], Launch], deadline_s: float
@@ -59,7 +59,7 @@ class LlamaLoop:
         self._child: Child | None = None
         self._stopping = threading.Event()
         self._worked = (0.0, clock_now())
-        """The child's processor time when it last had worked, and that instant."""
+        """The child's processor time at the last check that found it working, and the instant."""
 
     def load(self) -> None:
         """Start llama-server and wait until it has loaded the model. Raises OSError, ChildEnded,

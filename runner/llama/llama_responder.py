@@ -1,8 +1,9 @@
 """Talks to the text thread and to llama-server: answers requests for a GGUF model.
 
-Runs in the main thread. Each choice is a row of llama-server, with a stream of its own. Rows start
-by priority, then in order of arrival, as far as rows and KV cells are free: llama-server itself
-would queue without a limit. A row keeps its slot of llama-server until it ends.
+Runs in the main thread. Each choice is a row of llama-server, with a stream of its own. This module
+queues rows itself, because llama-server would queue them without a limit. Rows start by priority,
+then in order of arrival, when a row and enough KV cells are free. A row has its slot of
+llama-server until it ends.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from runner.text import BadGrammar, DeadEnd, PreparedRequest, ReadPrompt, TextTh
 RowId = tuple[RequestId, int]
 Row = TypeVar("Row")
 GATHER_S = 0.002
-"""The longest time that the first event of a step waits for the others."""
+"""The longest time that the first event of a step waits for the step's other events."""
 
 
 class LlamaResponder:
@@ -72,14 +73,15 @@ class LlamaResponder:
             self._server.flush()
 
     def stalled_s(self, now: float) -> float:
-        """Return for how long llama-server has owed a frame; 0 if no row runs."""
+        """Return for how long no frame has come from llama-server; 0 if no row runs."""
         return now - self._news_at if self._streams else 0.0
 
     # --- from the server -----------------------------------------------------------------
 
     def step(self, now: float) -> int:
-        """Return a number that grows with each frame, and with each call until llama-server is
-        late. The calls count because a batch of a prompt may take longer than a gateway waits."""
+        """Return a number whose growth shows the gateway that the runner makes progress. It grows
+        with each frame. It also grows with each call until llama-server is late, because one batch
+        of a prompt may take longer than a gateway waits."""
         if self._streams and self.stalled_s(now) <= STALLED_S:
             self._beats += 1
         return self._frames + self._beats
@@ -87,7 +89,7 @@ class LlamaResponder:
     def refusal(self, request: OpenRequest, now: float) -> Refusal | None:
         spec = self._server.spec
         if (lacking := missing_ability(request.request)) is not None:
-            message = f"{spec.model} is a GGUF model: {ENGINE} has no {lacking.name} in shoal"
+            message = f"{spec.model} is a GGUF model, which does not support {lacking.name}"
             why = lacking.note and f" ({lacking.note})"
             return Refusal(reason="unsupported", message=message + why, field=lacking.field)
         if request.submit.so_far is not None:
@@ -110,7 +112,7 @@ class LlamaResponder:
         """Do nothing: the row was not stopped."""
 
     def give_back(self, request: OpenRequest, now: float, *, begun: bool) -> Displaced | None:
-        """Hand a request back of which no row has started; None for others."""
+        """Return the request to its gateway if none of its rows has started; else return None."""
         answer = self._answers.get(request.request_id)
         if answer is not None and answer.has_begun:
             return None
@@ -256,7 +258,7 @@ class LlamaResponder:
         is_over = answer.take(frame, row, now)
         if is_first and row.first_at is not None:
             self._server.note("decode_stream", request.request_id)
-            assert self.disk is not None and row.begun_at is not None, "a row began"
+            assert self.disk is not None and row.begun_at is not None, "this row never began"
             if len(self._streams) == 1:
                 computed = len(answer.prepared.tokens) - row.cached
                 self.disk.measured(computed, row.first_at - row.begun_at)
@@ -278,7 +280,7 @@ class LlamaResponder:
         stream = self._streams.pop((request_id, row.choice), None)
         if stream is not None:
             stream.close()
-            assert self.disk is not None, "a row began"
+            assert self.disk is not None, "a row began before the model was loaded"
             self.disk.slots.free(row.slot)
 
     def _forget(self, request_id: RequestId) -> OpenAnswer | None:
@@ -292,8 +294,8 @@ class LlamaResponder:
 
 
 class StepGatherer(Generic[Row]):
-    """Sends the tokens of one step together: llama-server sends one event for each row of a step.
-    To send a message to the gateways for each event would cost more than the token itself.
+    """Sends the tokens of one step together. llama-server sends one event for each row of a step.
+    A message to the gateways for each event would cost more than the token itself.
 
     Calls `send` once all rows that took part in the last step have sent an event, or after
     `GATHER_S`. `later` runs a callback after some seconds."""
@@ -309,7 +311,7 @@ class StepGatherer(Generic[Row]):
         self._waits = False
 
     def add(self, row: Row, running: Set[Row]) -> None:
-        """Process an event of a row. `running` are the rows that may still send events."""
+        """Note that a row has sent an event. `running` are the rows that may still send events."""
         self._came.add(row)
         if self._came >= self._expected & running:
             self._end_step()

@@ -32,7 +32,7 @@ class SentWorks(TextWorks, Protocol):
 
     @property
     def markers(self) -> frozenset[str]:
-        """Return the marks, such as `<think>`, that readers of choices must see in the text."""
+        """Return the marks, such as `<think>`, that the reader of a choice must see in the text."""
         ...
 
     def sent_choice(self, prepared: PreparedRequest, choice: int) -> tuple[ChoiceReader, SentText]:
@@ -46,10 +46,10 @@ class SentWorks(TextWorks, Protocol):
 
 @dataclass(slots=True)
 class AnswerRow:
-    """One choice. `sent` is the place for the text that llama-server makes; a row in `slices` has
-    token ids instead. `begun_at` is when llama-server got the row, `asked_at` when it got the last
-    request of it, `first_at` when the first token came; `is_over`: it has ended. `slot`: where it
-    is computed."""
+    """One choice. `sent` has the text of llama-server's newest token; a row in `slices` gets token
+    ids instead. `begun_at`: when the row's first request was sent to llama-server. `asked_at`: when
+    its last request was sent. `first_at`: when the first token arrived. `is_over`: the row has
+    ended. `slot`: the slot of llama-server that computes it."""
 
     choice: int
     reader: ChoiceReader
@@ -225,8 +225,8 @@ class OpenAnswer:
     def _push(
         self, row: AnswerRow, slices: Slices, token: SampledToken, now: float, *, is_end: bool
     ) -> bool:
-        """Add a token to a row, which it may end; return whether the tokens behind it are void.
-        `is_end`: llama-server ends answers at it."""
+        """Add a token to a row, and end the row if the token does so. Return whether to drop the
+        tokens after it in the slice. `is_end`: llama-server ends answers at this token."""
         is_void = slices.add(token.token)
         row.tokens += 1
         if row.first_at is None:

@@ -1,14 +1,16 @@
-"""A row that shoal steers: which tokens to ask llama-server for next, and which ones to take.
+"""A row that is computed in slices of a few tokens: what to ask llama-server for, and which of its
+tokens the row takes.
 
 Pure. Some requests need more than a stream of text: formats, log-probabilities, penalties, thinking
-budgets, minimum lengths, token ids. Their rows are computed in slices: llama-server gets the tokens
-so far, from which its KV cache continues, and returns the ids of a few more.
+budgets, minimum lengths, token ids. For each slice of their rows, llama-server gets the tokens so
+far, which its KV cache already has, and returns the ids of a few more.
 
-A slice is not constrained. Its tokens are checked against the grammar, one by one. The first
-refused token is dropped with all behind it, and is drawn again alone, among the permitted tokens
-only. So each permitted token is as likely as under masked sampling. Let A be the set of permitted
-tokens. The free draw gives y in A with p(y), the second draw with (1 - p(A)) p(y) / p(A). Their sum
-is p(y) / p(A). A greedy token is the likeliest permitted token in either case.
+llama-server does not know the grammar. shoal checks the tokens of a slice against it, one by one.
+It drops the first forbidden token and all tokens after it. Then it draws one token in place of the
+dropped one, among the permitted tokens only. So each permitted token is as likely as under masked
+sampling. Let A be the set of permitted tokens. The free draw gives y in A with p(y), the second
+draw with (1 - p(A)) p(y) / p(A). Their sum is p(y) / p(A). A greedy token is the likeliest
+permitted token in either case.
 """
 
 from __future__ import annotations
@@ -26,16 +28,19 @@ from runner.llama.frames import Frame
 from runner.text import PreparedRequest, ThinkingCount
 
 NO_ROW = RowId(0)
-"""The row of a token outside of an engine of our own."""
+"""The row id of tokens from llama-server, which does not use row ids."""
 MOST_SLICE, SEEDED_SLICE, FIRST_SLICE = 16, 4, 2
-"""Tokens of a slice: at most; if a seed decides the text, which must not depend on the machine's
-speed; and at first."""
+"""The size of a slice in tokens. `MOST_SLICE`: the limit. `SEEDED_SLICE`: the limit if the request
+has a seed, because the same seed must give the same text at any speed of the machine.
+`FIRST_SLICE`: before the speed is measured."""
 SLICE_S = 0.15
-"""The time in seconds that a slice should take: clients see its tokens together."""
+"""The time in seconds that a slice may take. Clients see all tokens of a slice at the same time."""
 SCORED_MOST = 20_000
-"""The likeliest tokens among which the log-probability of a drawn one is looked for."""
+"""If llama-server gave no log-probability of a drawn token, shoal asks for those of this many
+likeliest tokens, and looks for the token among them."""
 RAISED = 1000.0
-"""A bias that makes all other tokens impossible, and keeps the permitted ones in proportion."""
+"""The bias of the permitted tokens. It makes all other tokens impossible, and does not change how
+likely the permitted ones are among each other."""
 MOST_SEED = 2**32 - 1
 """llama-server draws a seed of its own if it gets this one, so it is never sent."""
 SEED_STEP = 0x9E3779B1
@@ -63,7 +68,7 @@ class TokenMatcher(Protocol):
 
 
 def needs_slices(prepared: PreparedRequest) -> bool:
-    """Return whether a request needs more of its rows than streams of text."""
+    """Return whether a request needs more than a stream of text, so that its rows need slices."""
     request, sampling = prepared.request, prepared.request.sampling
     return (
         prepared.grammar is not None
@@ -80,7 +85,8 @@ def needs_slices(prepared: PreparedRequest) -> bool:
 @dataclass(slots=True)
 class Slices:
     """The slices of one row. `made` are the row's tokens so far. `vocabulary` is the number of
-    llama-server's tokens. `due` are tokens that must come next, instead of what the model says."""
+    llama-server's tokens. `_due` are tokens that must come next instead of the model's own choice,
+    because thinking has reached its budget."""
 
     prepared: PreparedRequest
     seed: int
@@ -97,8 +103,8 @@ class Slices:
     _token_s: float = 0.0
 
     def forced(self) -> TokenId | None:
-        """Return the next token if there is only one; None if llama-server must be asked. It is
-        asked for every token whose log-probability is wanted."""
+        """Return the next token if only one is possible. Return None if llama-server must draw it,
+        or if its log-probability is wanted, which only llama-server knows."""
         if self.prepared.request.top_logprobs is not None:
             return None
         if self._due:
@@ -107,8 +113,8 @@ class Slices:
         return TokenId(permitted[0]) if permitted is not None and len(permitted) == 1 else None
 
     def reading(self, batch: int) -> dict[str, Any] | None:
-        """Return the fields of a request that computes a prompt of more than `batch` tokens and
-        reports its progress; None if that is done."""
+        """Return the fields of a request that computes only the prompt and reports the progress.
+        Return None if that was done, or if the prompt has no more than `batch` tokens."""
         if self._prompt == "unread" and len(self.prepared.tokens) > batch:
             self._prompt = "asked"
             return {"n_predict": 0}
@@ -138,7 +144,7 @@ class Slices:
             fields["n_probs"] = max(1, request.top_logprobs)
             fields["post_sampling_probs"] = False
         if sampling.frequency_penalty or sampling.presence_penalty:
-            # llama-server counts the last tokens, those of the prompt too
+            # llama-server counts these last tokens; a larger number would include the prompt
             fields["repeat_last_n"] = len(made)
             fields["frequency_penalty"] = sampling.frequency_penalty
             fields["presence_penalty"] = sampling.presence_penalty
@@ -158,11 +164,11 @@ class Slices:
         return fields
 
     def took(self, seconds: float, tokens: int) -> None:
-        """Record how long a slice of so many tokens took."""
+        """Record that a slice of `tokens` tokens took `seconds`."""
         self._token_s = seconds / max(1, tokens)
 
     def sampled(self, frame: Frame) -> list[SampledToken]:
-        """Return the tokens of a slice, before any is checked."""
+        """Return the tokens of a slice, not checked against the grammar yet."""
         most = self.prepared.request.top_logprobs
         if most is None:
             return [SampledToken(NO_ROW, token) for token in frame.ids]
@@ -186,24 +192,26 @@ class Slices:
 
     @property
     def waits_for_score(self) -> bool:
-        """Return whether the next token is drawn, but its log-probability is not known yet."""
+        """Return whether llama-server has drawn the next token, but not given its log-probability
+        yet; the next request asks for it."""
         return self._unscored is not None
 
     def drop_rest(self) -> None:
-        """Forget the tokens that were drawn behind the last token of the row."""
+        """Drop a token that was drawn after the last token of the row, but has no log-probability
+        yet."""
         self._unscored = None
 
     def may_come(self, token: TokenId) -> bool:
-        """Return whether the grammar permits a token. If not, the next slice is that token alone,
-        among the permitted tokens. Raises DeadEnd."""
+        """Return whether the grammar permits a token. If not, the next slice draws one token, among
+        the permitted ones only. Raises DeadEnd."""
         if self.matcher is None or self.matcher.accepts(token):
             return True
         self._permitted = np.flatnonzero(self.matcher.allowed()).tolist()
         return False
 
     def add(self, token: TokenId) -> bool:
-        """Add a token to the row; return whether the tokens behind it in its slice are void,
-        because others must come. Raises DeadEnd."""
+        """Add a token to the row. Return whether to drop the tokens after it in the slice, because
+        the end of thinking is forced and other tokens must come next. Raises DeadEnd."""
         self.made.append(token)
         self._permitted = None
         if self.matcher is not None:
@@ -213,20 +221,22 @@ class Slices:
         if self.thinking is not None:
             self.thinking.take(token)
             if not self._due and self.thinking.is_due:
-                assert self.prepared.limit is not None, "counts by a limit"
+                assert self.prepared.limit is not None, "thinking is counted without a limit"
                 self._due = [*self.prepared.limit.ending]
         return bool(self._due)
 
     @property
     def goes_on(self) -> bool:
-        """Return whether the row continues behind a token at which llama-server ends answers."""
+        """Return whether the row may continue after a token at which llama-server ends an
+        answer."""
         request = self.prepared.request
         held = request.min_tokens is not None and len(self.made) < request.min_tokens
         return held or request.ignore_eos or self.matcher is not None
 
     def _size(self, held: int) -> int:
-        """Return the number of tokens of the next slice. The tokens of a slice share their
-        penalties and their bias."""
+        """Return the number of tokens of the next slice. It is 1 if the penalties or the bias
+        change with each token, because llama-server applies the same ones to a whole slice.
+        `held`: how many more tokens must come before the answer may end."""
         sampling = self.prepared.request.sampling
         left = self.prepared.max_tokens - len(self.made)
         if self._due or self._permitted is not None:
@@ -243,7 +253,8 @@ class Slices:
         return min(left, in_time, MOST_SLICE, 2 * self._asked_for)
 
     def _complete(self) -> TokenId:
-        """Return a token that ends a character, in whose place llama-server gives scores."""
+        """Return a token that ends a character. llama-server gives scores only where it drew such a
+        token, so a request for scores forces this one."""
         ends = self._ends or self.prepared.stop_token_ids
         if not ends:
             raise ValueError("no token of this vocabulary is known to end a character")
@@ -252,8 +263,9 @@ class Slices:
     def _only(
         self, tokens: Sequence[int], bias: dict[int, float | bool]
     ) -> dict[int, float | bool]:
-        """Return the bias under which only `tokens` can come. Few are raised above all others. With
-        a repetition penalty, which would divide what is raised, the others are ruled out."""
+        """Return the bias under which only `tokens` can come. If they are few, they get a large
+        bias. Otherwise all other tokens are excluded; so they are with a repetition penalty, which
+        would divide a large bias."""
         is_plain = self.prepared.request.sampling.repetition_penalty == 1.0
         if is_plain and 2 * len(tokens) <= self.vocabulary:
             raised: dict[int, float | bool] = {}

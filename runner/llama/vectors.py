@@ -1,10 +1,10 @@
 """Talks to llama-server: computes the vectors of an embedding model in a GGUF file, or the scores
 of a reranker.
 
-It is an `Embedder` of `runner.embedding`. Inputs arrive as token ids, so that those of a model with
-a `tokenizer.json` are the same as in MLX. llama-server gives each vector the length 1. It computes
-several inputs at once, so their last digits may depend on each other. The texts of a reranker's
-inputs are sent, because llama-server takes no token ids there.
+It implements the `Embedder` of `runner.embedding`. Inputs arrive as token ids, so a model with a
+`tokenizer.json` gets the same ids as in MLX. llama-server scales each vector to length 1. It
+computes several inputs at once, so the last digits of a vector may depend on the other inputs. A
+reranker gets texts, because llama-server accepts no token ids for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runner.text import EngineTokenizer, RankedPair
 
 PROBE = "a"
 SURE = 1e-9
-"""The least chance, and the least distance of one from 1, whose odds are computed."""
+"""A chance is limited to the range from `SURE` to 1 - `SURE`, so that its odds are finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ class LlamaEmbedder:
         for vector in vectors:
             if len(vector) != wanted:
                 raise LlamaTrouble(
-                    f"llama-server's vector has {len(vector):,} numbers; by its file the model "
-                    f"makes {wanted:,}"
+                    f"llama-server's vector has {len(vector):,} numbers; the header of the "
+                    f"model's file says {wanted:,}"
                 )
         return [struct.pack(f"<{wanted}f", *vector) for vector in vectors]
 
@@ -114,7 +114,7 @@ class LlamaEmbedder:
         return [struct.pack("<f", score) for score in scores]
 
     def _measure_around(self) -> int:
-        """Return how many tokens llama-server adds to those of a query and a document."""
+        """Return how many special tokens llama-server adds to a query and a document."""
         total = self._client.scores(PROBE, [PROBE])[1]
         return max(0, total - 2 * len(self._client.tokens(PROBE, plain=True)))
 

@@ -20,9 +20,9 @@ from runner.llama.frames import Frame, LostAnswer, News, failed, frame_of
 ASK_S = 10.0
 """Deadline of a short question, in seconds."""
 STILL_S, STALLED_S, ONE_STALLED_S = 10.0, 120.0, 150.0
-"""How long all streams together may be silent, in seconds, if llama-server uses no processor time,
-and if it does; and how long one stream may be. In this time a slow machine computes a batch of a
-prompt. If all are silent, the runner ends; if one is, its request."""
+"""Limits of silence in seconds. If all streams are silent for `STILL_S` while llama-server uses no
+processor time, or for `STALLED_S` while it does, the runner ends. If one stream is silent for
+`ONE_STALLED_S`, its request ends. Even a slow machine computes a batch of a prompt in less."""
 SLOT_S = 30.0
 """Deadline of writing or reading the KV of a slot, in seconds."""
 MOST_LINE_BYTES, MOST_ANSWER_BYTES = 1 << 20, 16 << 20
@@ -35,7 +35,8 @@ PROBES = (
     "e\u0301 \u00a0 \u2003 \u200b zero", "<b>x</b> & y|z ~^`@#$%*()_+=", "ALLCAPS CamelCase",
     "we've they'll I'M YOU'RE he'd", "https://example.org/a?b=c&d=%20#e", "\n\n\n\n", " ", "'",
 )  # fmt: skip
-"""Texts by which the tokenizer that was built from a file is compared with llama-server's."""
+"""Sample texts. The tokenizer that shoal built from the file must give the same ids for them as
+llama-server."""
 
 
 class LlamaTrouble(Exception):
@@ -43,8 +44,8 @@ class LlamaTrouble(Exception):
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """A connection to a Unix socket. `opened` is the socket, also after `http.client` has given it
-    to its answer."""
+    """A connection to a Unix socket. `opened` remains the socket even after `http.client` has
+    handed it to its response object, so `Stream.close` can shut it down."""
 
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
@@ -59,7 +60,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class LlamaClient:
-    """Questions to the llama-server at a Unix socket. May be used in any thread."""
+    """Sends requests to the llama-server at a Unix socket. May be used in any thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -94,8 +95,8 @@ class LlamaClient:
         return count if isinstance(count, int) else 0
 
     def tokens(self, text: str, *, special: bool = False, plain: bool = False) -> list[int]:
-        """Return the token ids of a text by llama-server's tokenizer; `special`: with the special
-        tokens around an input; `plain`: special tokens in the text are text. Raises
+        """Return the token ids that llama-server gives a text. `special`: add the special tokens
+        around an input. `plain`: special tokens inside the text are ordinary text. Raises
         LlamaTrouble."""
         body = {"content": text, "add_special": special, "parse_special": not plain}
         tokens = self._answer("POST", "/tokenize", body).get("tokens")
@@ -136,13 +137,13 @@ class LlamaClient:
         return [vectors[index] for index in range(len(prompts))]
 
     def stream(self, body: Mapping[str, Any], post: Callable[[News], None]) -> Stream:
-        """Start an answer. `post` is called in another thread."""
+        """Start an answer with `body`. Another thread calls `post` with each frame."""
         return Stream(self._path, body, post)
 
     def _answer(self, verb: str, route: str, body: object = None) -> dict[str, Any]:
         answer = self._json(verb, route, body)
         if not isinstance(answer, dict):
-            raise LlamaTrouble(f"llama-server's answer to {route} is no JSON object")
+            raise LlamaTrouble(f"llama-server's answer to {route} is not a JSON object")
         return cast(dict[str, Any], answer)
 
     def _json(self, verb: str, route: str, body: object = None, within_s: float = ASK_S) -> object:
@@ -166,8 +167,8 @@ class LlamaClient:
 
 
 class Stream:
-    """One answer, read in a thread of its own. After its last frame, or a `LostAnswer`, nothing
-    follows."""
+    """One answer, which a separate thread reads and posts. Its last post is the last frame or a
+    `LostAnswer`."""
 
     def __init__(self, path: Path, body: Mapping[str, Any], post: Callable[[News], None]) -> None:
         self._connection = _UnixConnection(path, ONE_STALLED_S)
@@ -226,10 +227,10 @@ class Stream:
         self._lose("llama-server ended its answer early")
 
     def _read_whole(self, data: bytes) -> None:
-        """Pass on an answer that comes in one piece."""
+        """Post an answer that is not streamed."""
         news = frame_of(data)
         if isinstance(news, Frame) and news.stop is None:
-            news = LostAnswer("llama-server's answer has no end")
+            news = LostAnswer("llama-server's answer does not say why it stopped")
         if not self._is_closed:
             self._post(news)
 
@@ -237,8 +238,8 @@ class Stream:
 def differing(
     client: LlamaClient, encode: Callable[[str], Sequence[int]], probes: Sequence[str] = PROBES
 ) -> str:
-    """Return the first text for which `encode` and llama-server give different token ids; "" if
-    there is none. Raises LlamaTrouble."""
+    """Return the first of `probes` for which `encode` and llama-server give different token ids; ""
+    if they agree on all. Raises LlamaTrouble."""
     for text in probes:
         if list(encode(text)) != client.tokens(text):
             return text

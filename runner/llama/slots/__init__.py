@@ -1,5 +1,5 @@
-"""Talks to llama-server and to the disk: which slot computes which row, and prompts of slots on
-disk.
+"""Talks to llama-server and to the disk: decides which slot computes which row, and keeps the KV of
+slots on disk.
 
 A slot keeps the KV of its last row. Rows of different API keys never share it, in memory or on
 disk.

@@ -1,9 +1,9 @@
 """Talks to the files of slots: decides when prompts are written to disk, and read back (decision
 0099).
 
-Runs in the main thread. While llama-server reads or writes a slot, no row may start, so the content
-of the slot is known. Prompts are written when no row runs, because llama-server computes nothing
-meanwhile. Then they are stored beside running rows.
+Runs in the main thread. While llama-server reads or writes a slot, no row may start, because a row
+could change the slot. Prompts are written only when no row runs: llama-server computes nothing
+meanwhile. After that, rows may run while the written files are stored.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from runner.llama.slots.slots import SlotContent, Slots
 from runner.llama.wire import LlamaClient
 
 LEAST_MEASURED = 256
-"""The fewest tokens of a prompt from which the speed of computing is measured."""
+"""The speed of computing is measured only with prompts of at least this many tokens."""
 NEWEST = 0.5
-"""Weight of the newest prompt in the measured speed."""
+"""The weight of the newest prompt in the running average of the speed."""
 
 
 @dataclass(slots=True)
 class SlotFigures:
-    """Counts so far: prompts that started from the disk, their tokens, bytes read and written."""
+    """Counts since the load: prompts of which a part was read from the disk (`hits`), the tokens of
+    these parts, and the bytes read and written."""
 
     hits: int = 0
     hit_tokens: int = 0
@@ -52,7 +53,7 @@ class SlotDisk:
         self._resume = resume
         self._token_s = 0.0
         self._tried: SlotContent | None = None
-        """The prompt for which a run was read last; a row does not wait twice."""
+        """The prompt for which the last run was read. Its row does not wait for a second read."""
 
     def begin(self, client: LlamaClient) -> None:
         """Find the prompts on the disk, before the first row starts."""
@@ -61,8 +62,8 @@ class SlotDisk:
             self._files.open(client, lambda: self._post(self._release))
 
     def waits(self, prompt: SlotContent) -> bool:
-        """Return whether a row with this prompt must wait, because a run is read for it now, or
-        llama-server reads or writes another one."""
+        """Return whether a row with this prompt must wait. It waits if llama-server reads or writes
+        a slot, or if a run of KV for the prompt is worth reading; this call starts the read."""
         if self.is_busy or self._files is None or prompt is self._tried:
             return self.is_busy
         number, have = self.slots.best(prompt)
@@ -85,13 +86,13 @@ class SlotDisk:
             self._files.save(slots, saved, lambda size: self._post(partial(self._stored, size)))
 
     def measured(self, tokens: int, seconds: float) -> None:
-        """Record that llama-server computed so many tokens of a prompt in this time."""
+        """Record that llama-server computed `tokens` tokens of a prompt in `seconds`."""
         if tokens >= LEAST_MEASURED:
             pace = seconds / tokens
             self._token_s += (NEWEST if self._token_s else 1.0) * (pace - self._token_s)
 
     def close(self, timeout_s: float) -> None:
-        """Wait for the file that is being written."""
+        """Wait until the file that is being written is complete, but at most `timeout_s`."""
         if self._files is not None:
             self._files.close(timeout_s)
 

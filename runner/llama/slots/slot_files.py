@@ -1,11 +1,11 @@
 """Talks to the disk and to llama-server: prompts of slots in the node's files of KV (decision
 0099).
 
-A thread of its own does one job at a time. No row runs meanwhile.
+A thread of its own does one job at a time. No row runs while llama-server reads or writes a slot.
 
-llama-server ends if a file of a slot is cut off, and it accepts a file with wrong bits. So its file
-is kept within a run of `bus.models.kv`, whose checksums are checked before llama-server gets the
-file. Nothing here raises: an error becomes a report, and is logged once.
+llama-server ends if a file of a slot is cut off, and it does not notice wrong bits. So its file
+is stored inside a run of `bus.models.kv`, which has checksums. They are checked before llama-server
+gets the file. The jobs raise no errors: an error is reported as a result, and logged once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from runner.llama.wire import LlamaClient, LlamaTrouble
 
 HEADER_BYTES = 1 << 20
 GROWN = 8
-"""A longer prompt is written again if it is longer by a part of its length: one in so many."""
+"""A prompt is written only if more than 1 / `GROWN` of its tokens are not on disk yet."""
 MAGIC, BEFORE_BYTES = b"qsgg", 64
 """The beginning of llama-server's file of a slot: `ggsq` as a little-endian number. Some numbers
 follow, which depend on the build, and then the tokens."""
@@ -110,8 +110,8 @@ class SlotFiles:
         self._start(lambda: (self._look(), done()))
 
     def wants(self, content: SlotContent) -> bool:
-        """Return whether a slot's prompt is to be written, because not nearly as much of it is on
-        the disk."""
+        """Return whether to write a slot's prompt: not if it is short, or if nearly as much of it
+        is on the disk."""
         length = len(content.tokens)
         if length < self.least_tokens:
             return False
@@ -121,8 +121,9 @@ class SlotFiles:
     def better(
         self, prompt: SlotContent, have: int, computing_s: Callable[[int], float]
     ) -> DiskRun | None:
-        """Return the run that begins like a prompt and saves computing. The slot has `have` of its
-        tokens. `computing_s`: the expected seconds of computing so many tokens; 0: unknown."""
+        """Return the run that shares most tokens with a prompt, if reading it is faster than
+        computing. The slot already has `have` tokens of the prompt. `computing_s` returns the
+        expected seconds of computing that many tokens; 0 if the speed is not measured yet."""
         best = max(self._matches(prompt), key=lambda match: match[1], default=None)
         if best is None or best[1] - have < self.least_tokens:
             return None
@@ -137,12 +138,12 @@ class SlotFiles:
         saved: Callable[[], None],
         done: Callable[[int], None],
     ) -> None:
-        """Write the prompts of free slots. In the thread, `saved` is called when llama-server has
-        written them and may compute again, and `done` gets the bytes when they are stored."""
+        """Write the prompts of free slots. The thread calls `saved` when llama-server has written
+        them and may compute again, and `done` with the number of bytes when they are stored."""
         self._start(lambda: done(self._save_all(slots, saved)))
 
     def restore(self, number: int, run: DiskRun, done: Callable[[Restored], None]) -> None:
-        """Read a run into a free slot; `done` gets the result, in the thread."""
+        """Read a run into a free slot. The thread calls `done` with the result."""
         self._start(lambda: done(self._restore(number, run)))
 
     def close(self, timeout_s: float) -> None:
@@ -305,6 +306,6 @@ def _unpack(path: Path, name: str, how: str, target: Path) -> None:
             while size:
                 piece = file.read(min(size, 4 << 20))
                 if not piece:
-                    raise BadRun("the file is cut off")
+                    raise BadRun("the file is truncated")
                 copy.write(piece)
                 size -= len(piece)

@@ -1,8 +1,8 @@
 """Which slot of llama-server computes which row.
 
-Pure. A slot keeps the KV of its last row. A new row gets the free slot whose prompt begins like its
-own, so that this part is not computed again. Only rows of one API key share: the slot of another
-key is told to forget first.
+Pure. A slot keeps the KV of its last row. A new row gets the free slot that shares the longest
+beginning with its prompt, so that this part is not computed again. Rows share KV only within one
+API key and adapter: a row that gets the slot of another key must not use the KV in it (`keeps`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class SlotContent:
 
 @dataclass(slots=True)
 class _Slot:
-    """`held` is the content after the last row; `used` orders slots by their last use. `is_saved`:
-    it was written to disk, or this was tried."""
+    """`held` is the content after the last row. `used` orders slots by their last use. `is_saved`:
+    the content was written to disk, or writing it was tried."""
 
     number: int
     held: SlotContent
@@ -36,7 +36,7 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class TakenSlot:
-    """`keeps`: the row may use the KV that the slot has."""
+    """The slot of a row. `keeps`: the row may use the KV that is already in the slot."""
 
     number: int
     keeps: bool
@@ -48,7 +48,7 @@ NO_SLOT = TakenSlot(-1, keeps=False)
 
 @dataclass(slots=True)
 class Slots:
-    """The `count` slots of one llama-server. At most so many rows run at a time."""
+    """The `count` slots of one llama-server, each for one row at a time."""
 
     count: int
     _slots: list[_Slot] = field(init=False)

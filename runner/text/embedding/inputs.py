@@ -28,8 +28,8 @@ MOST_BYTES = 16 << 20
 MOST_SPECIAL = 16
 TOKENIZER = "tokenizer.json"
 Encode = Callable[[str, bool], list[int]]
-"""Returns the token ids of a text, with the special tokens around an input if asked to. Raises
-TokenizerError."""
+"""Returns the token ids of a text; if the flag is set, with the special tokens around an input.
+Raises TokenizerError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class EmbeddingInputs:
         prompt: str = "",
         lower_case: bool = False,
     ) -> None:
-        """An input has at most `max_tokens` tokens, special ones included; ids are below
-        `vocabulary`. `prompt` precedes each text. Raises TokenizerError if special tokens alone
-        fill an input."""
+        """An input has at most `max_tokens` tokens, special ones included. All ids are below
+        `vocabulary`. `prompt` is put before each text. Raises TokenizerError if the special tokens
+        alone fill an input."""
         self.max_tokens = max_tokens
         self._encode = encode
         self._vocabulary = vocabulary
@@ -116,7 +116,7 @@ class EmbeddingInputs:
         cls, folder: Path, engine: Encode, *, max_tokens: int, vocabulary: int
     ) -> EmbeddingInputs:
         """Use the `tokenizer.json` in the folder of a GGUF file, else the tokenizer of its engine.
-        That one may raise OSError, and so may `prepare` then. Raises TokenizerError."""
+        The engine's tokenizer may raise OSError, here and in `prepare`. Raises TokenizerError."""
         has_file = (folder / TOKENIZER).is_file()
         encode = _file_encoder(folder) if has_file else engine
         try:

@@ -65,8 +65,9 @@ class PairInputs:
     def beside(
         cls, encode: Callable[[str, bool], Sequence[int]], *, around: int, max_tokens: int
     ) -> PairInputs:
-        """Use the tokenizer of an engine, which adds `around` tokens to those of query and
-        document. `encode` may raise OSError."""
+        """Use the tokenizer of an engine, which adds `around` special tokens to a query and a
+        document. Only the numbers of tokens are right, not the ids: the engine gets the texts.
+        `encode` may raise OSError."""
 
         def join(query: Sequence[int], document: Sequence[int]) -> tuple[Sequence[int], int]:
             count = len(query) + len(document) + around
@@ -93,7 +94,7 @@ class QueryInputs:
         self._tokens = tokens
 
     def prepare(self, text: str | Sequence[int], cut: bool) -> RankedPair:
-        """Return a document beside the query as tokens. `cut`: cut the end of a document that is
+        """Return the tokens of the query and a document. `cut`: cut the end of a document that is
         too long. Raises ContextOverflow if it may not be cut, and BadRequest for invalid Unicode
         and for token ids."""
         if not isinstance(text, str):

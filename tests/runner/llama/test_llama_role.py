@@ -127,7 +127,7 @@ def test_what_llama_server_cannot_do_is_refused_by_name(site: LlamaSite) -> None
     both = Sampling(repetition_penalty=1.2, frequency_penalty=0.5)
     site.gateway.submit("both", chat("Hi"), sampling=both)
     refusal = site.refused("both").refusal
-    assert refusal.field == "repetition_penalty" and "over the answer" in refusal.message
+    assert refusal.field == "repetition_penalty" and "those of the answer" in refusal.message
     schema = OutputFormat(kind="json_schema", json_schema={"type": "string", "minLength": "x"})
     site.gateway.submit("odd", chat("Hi"), output=schema)
     assert site.refused("odd").refusal.field == "response_format"

@@ -161,7 +161,7 @@ def test_an_answer_in_one_piece_has_ids_and_scores(tmp_path: Path) -> None:
         (5, -0.5, ((5, -0.5),))
     ]
     lost = news_of_whole(head + json.dumps({**whole, "stop": False}).encode())
-    assert isinstance(lost, LostAnswer) and "no end" in lost.why
+    assert isinstance(lost, LostAnswer) and "does not say why it stopped" in lost.why
 
 
 def test_streams_that_are_closed_at_any_time_end_quietly(tmp_path: Path) -> None:
