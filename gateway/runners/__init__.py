@@ -1,3 +1,3 @@
-"""Connections to lead runners: each has a DEALER socket, grants the runner credit for entries, and
-checks that the runner is alive.
+"""Connections to lead runners. Each connection has a DEALER socket, grants the runner credit for
+entries, and checks that the runner is alive.
 """

@@ -5,10 +5,10 @@ Each `RequestObserver` receives entries in order and without a gap; a gap ends t
 `internal`. If a request is resumed, its observer does not receive the answer so far again. The
 runner is lost if the socket stays disconnected for 1 s, or if the runner makes no progress for 12 s
 with a request that could advance. If the runner is silent for 2 s, or makes no progress for 6 s,
-and another is ready, requests leave it for the other one. Accepted requests then end with
-`runner_lost`, unless the runner reported their tokens (`resumes`), or no part of the answer has
-come: their observers may resume them. A request that was never accepted is returned to the
-dispatcher, since no work was done.
+and another is ready, requests leave it for the other one. When a runner is lost, an observer may
+resume its request if the runner reported the tokens (`resumes`) or no part of the answer has come.
+Other accepted requests end with `runner_lost`. A request that was never accepted is returned to
+the dispatcher, since no work was done.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ BUSY_ANSWER_S = 8.0
 @dataclass(slots=True)
 class _Open:
     """An open request at this runner. `next_seq` is the sequence number of its next entry.
-    `resumes`: the runner reports its tokens. `begun`: the runner computes it."""
+    `resumes`: the runner reports its tokens. `begun`: the runner has begun to compute it."""
 
     request_id: RequestId
     choices: int
@@ -148,12 +148,12 @@ class RunnerConnection:
         self._send_adapted(message)
 
     def leave(self) -> None:
-        """Have the requests of this silent or stuck runner resume at another one. Requests that
-        cannot resume stay, and so do requests that may have silenced an earlier runner.
+        """Move the requests of this silent or stuck runner to another one, where they resume.
+        Requests that cannot resume stay, and so do suspects.
 
-        A silent runner has not died, so a request that was never lost before is no suspect. So
-        requests begin together at the next runner. If that one is lost as well, they are suspects.
-        """
+        A silent runner may still be alive, so its requests do not become suspects the first time,
+        and all of them may begin at the next runner at once. If that one is lost too, they are
+        suspects."""
         moving = [
             request
             for request in self._open.values()
@@ -282,7 +282,7 @@ class RunnerConnection:
             return
         so_far = message.so_far if isinstance(message, Suspended) else None
         if request.next_seq and so_far is None:
-            self._broken(request, "nothing: it was preempted")
+            self._broken(request, "the runner returned it without its answer so far")
             return
         del self._open[message.request_id]
         request.observer.displaced(so_far, self._reactor.now())

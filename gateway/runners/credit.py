@@ -1,8 +1,8 @@
 """Credit: how many entries a runner may still send for each choice of a request.
 
 Pure. An entry with text, prompt tokens or a part of a tool call takes one credit; other entries are
-free. Once entries were sent to the client, the same credit is granted again, half a window at a
-time. So if a client reads slowly, at most one window of entries is held in memory, and other
+free. When half a window of entries was sent to the client, the runner gets credit for as many new
+ones. So if a client reads slowly, at most one window of entries is held in memory, and other
 clients are not slowed down. (HTTP/2 and ZeroMQ's guide describe the same flow control.)
 """
 
@@ -59,7 +59,8 @@ class CreditBook:
         self._ended[choice] = True
 
     def sent(self, choice: int, count: int) -> int:
-        """Count entries sent to the client; return the credit to grant now, often 0."""
+        """Count entries that were sent to the client. Return the credit to grant now: 0 until half
+        a window was sent."""
         self._sent[choice] += count
         grant = self._sent[choice]
         if grant < TOP_UP or self._ended[choice]:
@@ -70,8 +71,8 @@ class CreditBook:
 
     @property
     def may_move(self) -> bool:
-        """Return whether the runner is able to send: a choice has credit, or only the terminal
-        entry is missing."""
+        """Return whether the runner could send an entry now: a choice has credit, or only the
+        terminal entry is missing."""
         return all(self._ended) or any(
             left > 0 and not ended for left, ended in zip(self._left, self._ended, strict=True)
         )

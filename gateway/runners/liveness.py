@@ -1,11 +1,12 @@
-"""Decides whether a runner still works. A silent runner is suspect after 2 s. A runner that owes
-progress is suspect after 4 s without any, and lost after 12 s. Requests may leave it earlier:
-after 2 s of silence, or after 6 s without progress if it was faster before.
+"""Decides whether a runner still works. A silent runner is suspect after 2 s. A runner must make
+progress while one of its requests could advance. It is suspect after 4 s without progress, and lost
+after 12 s. Requests may leave it earlier: after 2 s of silence, or after 6 s without progress if it
+was faster before.
 
 Pure: time arrives as `now`. A runner owes progress while one of its requests could advance.
-Progress is an arrived entry or a new step number of the *engine*. A runner that owes no progress is
-judged only by whether it answers pings. If a tick of this process itself is late, the time limits
-start again, because this process could not read the runner's messages meanwhile.
+Progress is an arrived entry or a new step number of the *engine*. A runner that owes none is judged
+only by whether it answers pings. If a tick of this process itself is late, the time limits start
+again, because this process could not read the runner's messages meanwhile.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ LATE_S = 2.0
 class Liveness:
     """One runner's liveness, as one gateway process sees it.
 
-    `moved_at`: the last progress, or the last time that no progress was owed. `heard_at`: the last
-    message. `woke_at`: the end of the last stall of this process. `slowest_s`: the longest time
-    between two steps of progress that was owed.
+    `moved_at`: when the runner last made progress or owed none. `heard_at`: when its last message
+    arrived. `woke_at`: when the last stall of this process ended. `slowest_s`: the longest time
+    that it has needed for progress while it owed some.
     """
 
     moved_at: float
@@ -42,15 +43,15 @@ class Liveness:
     slowest_s: float = 0.0
 
     def pong(self, *, step: int, now: float) -> None:
-        """Count an answered ping. The runner is alive; if its step number has changed, it is also
-        working."""
+        """Record the answer to a ping. It shows that the runner is alive and, if its step number
+        has changed, that it makes progress."""
         self.heard_at = now
         if step != self.step:
             self.step = step
             self._moved(now)
 
     def entries(self, now: float) -> None:
-        """Count the arrival of a request's entries."""
+        """Record that entries of a request arrived, which is progress."""
         self.heard_at = now
         self._moved(now)
 

@@ -1,4 +1,4 @@
-"""The reports of a connection to a runner to the sender of a request.
+"""The reports that the sender of a request gets from the connection to its runner.
 
 Pure: time arrives as `now`. Every observer receives exactly one last call: a terminal entry,
 `refused`, `displaced`, `lost` or `lost_unaccepted`.

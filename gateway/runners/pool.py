@@ -5,7 +5,8 @@ The connections follow the cluster's state. If an instance is gone or its runner
 new load attempt (a new generation), its connection ends, and its open requests receive their
 terminal entries. A runner that has finished draining sends its own terminal entries first, so its
 connection stays for `GONE_S`. If another log of the cluster replaces this node's log, an instance
-with open requests may disappear from the state. Its connection then stays for the time of a drain.
+with open requests may disappear from the state. Its connection then stays as long as a drain may
+take, so that these requests can finish.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _REPLACED: tuple[FailReason, str] = ("runner_lost", "the runner ended and is bei
 
 
 class RunnerClients:
-    """The connections to runners, and the connection of each request. `process` is this process's
-    name in request ids (`h0`)."""
+    """The connections to runners, and which connection each request uses. `process` is this
+    process's name in request ids (`h0`)."""
 
     def __init__(self, bus: BusClient, process: str) -> None:
         speaker = bus.speaker
@@ -184,8 +185,8 @@ class RunnerClients:
                 self._bus.reactor.later(due_at - now, look)
 
     def _leave_if_stuck(self, connection: RunnerConnection, due_at: float) -> None:
-        """If a runner is silent or makes no progress, and another one of its model is ready, have
-        its requests move."""
+        """If a runner is silent or makes no progress, and another instance of its model is ready,
+        move its requests to that instance."""
         now = self._bus.reactor.now()
         if connection.life.leave_at <= now < due_at + LATE_S and self._has_other(connection):
             connection.leave()

@@ -1,10 +1,11 @@
 """Decides which requests resume after the loss of their runner, and keeps their tokens (decision
 0098).
 
-Pure: time arrives as `now`. If a runner dies, each request that it was computing is a suspect. A
-runner computes one suspect at a time until it has made some tokens. If a runner dies while exactly
-one suspect is on trial there, that one is the culprit, and no other request becomes a suspect. A
-runner that ended on purpose makes no suspects.
+Pure: time arrives as `now`. If a runner dies, each request that it was computing is a suspect: it
+may have killed the runner. The next runner of a suspect tries it alone: no other request begins
+there until the suspect has some tokens. If that runner dies while exactly one suspect is on trial,
+this one is the culprit and does not resume, and no other request becomes a suspect. A runner that
+ended on purpose makes no suspects.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _UNSENT: RawLogprob = (0.0, ())
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """An open request of a lost runner. `computed`: the runner had begun it, and its client had
-    credit, so it may have been in the last step. `is_suspect`: since an earlier death.
-    `on_trial`: the runner had begun that suspect, which had not yet made enough tokens."""
+    """An open request of a lost runner. `computed`: the runner had begun it and had credit for it,
+    so it may have been in the last step. `is_suspect`: it was a suspect before. `on_trial`: it was
+    a suspect that this runner had begun and that did not have enough tokens yet."""
 
     request_id: RequestId
     computed: bool
@@ -64,8 +65,9 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How a request is submitted: whether the runner reports its tokens (`resumes`), the answer so
-    far, how many runners were lost with it, and whether it is a suspect."""
+    """The part of a submit about earlier runners. `so_far`: the answer so far. `resumes`: the new
+    runner must report the tokens. `deaths`: how many runners were lost with the request.
+    `suspect`: the request may have killed the last one."""
 
     so_far: AnswerSoFar | None = None
     resumes: bool = False
@@ -88,8 +90,8 @@ def judge(occupants: Sequence[Occupant], *, died: bool) -> dict[RequestId, Verdi
 
 
 def why_it_ends(verdict: Verdict, deaths: int, *, is_kept: bool) -> str:
-    """Return why a request can't resume; empty if it can. `deaths` are earlier ones. `is_kept`: its
-    tokens are kept, or it has none."""
+    """Return why a request can't resume; empty if it can. `deaths`: how often it resumed before.
+    `is_kept`: the gateway has all its tokens, or it has none yet."""
     if verdict == "culprit":
         return "a second runner died while it computed this request, so it is not tried again"
     if deaths >= MOST_DEATHS:
@@ -185,15 +187,15 @@ class KeptTokens:
 
 
 class Resuming:
-    """The state with which one request outlives its runner. `memory` None: it ends with its runner.
+    """The state with which one request can resume at another runner. `memory` None: it can't.
 
     `deaths`: how many runners were lost with it. `is_suspect`: the last of them may have died
-    because of it, and it has not yet made enough tokens since. `computes`: its runner has begun it,
-    or has accepted it and reports no tokens. `is_lost`: its runner is lost, and it is not submitted
-    again yet. `over`: the choices that have ended. `is_culprit`: a second runner died during its
+    because of it, and it does not have enough tokens since then. `computes`: its runner has begun
+    it, or has accepted it and reports no tokens. `is_lost`: its runner is lost, and it is not
+    submitted again yet. `over`: the choices that have ended. `is_culprit`: a runner died during its
     trial. `record`: its tokens, from its first `Begun` on. `first_at`: when its present runner sent
-    a first token; 0: it has not. `paused_s`: the time from the last entry of each lost runner to
-    the first token of the next.
+    a first token; 0 if it has not. `paused_s`: the total time from the last entry of a lost runner
+    to the first token of the next.
     """
 
     def __init__(self, memory: KeptMemory | None = None) -> None:
@@ -230,13 +232,14 @@ class Resuming:
         return may_resume and not self.is_suspect
 
     def submit(self, so_far: AnswerSoFar | None) -> Resumption:
-        """Return how the request is submitted to the next runner."""
+        """Return the part of the next submit that is about earlier runners."""
         self.computes = self.is_lost = False
         return Resumption(so_far, self.is_on, self.deaths, self.is_suspect)
 
     def moved(self, moves: int) -> None:
-        """The request was taken over from an earlier gateway process. For its runner that counts as
-        more deaths than that process can have seen, so the runner drops the earlier submission."""
+        """Note that this process took over the request from an earlier gateway process, for the
+        `moves`th time. A runner drops an older submission of a request if a newer one has more
+        deaths. So the takeover counts as more deaths than the earlier process can have reported."""
         self.deaths = self._first_deaths = moves * (MOST_DEATHS + 1)
 
     def began(self, begun: Begun, now: float) -> None:
@@ -269,8 +272,9 @@ class Resuming:
             self.is_suspect = False
 
     def news(self, entries: list[Entry]) -> tuple[list[Entry], list[int]]:
-        """Return the entries without those of choices that ended at a lost runner, and the choice
-        of each piece left out. The next runner makes such a choice again from its last token on."""
+        """Return the entries without those of choices that had ended at a lost runner, because the
+        next runner generates the last token of such a choice again. Also return the choices of the
+        deltas that were left out, for their credit."""
         if not self.deaths or not self.over:
             return entries, []
         ended = [
@@ -285,13 +289,13 @@ class Resuming:
         ]
 
     def suspended(self, so_far: AnswerSoFar) -> None:
-        """A runner returned the request."""
+        """Record that a runner returned the request after a recall."""
         if self.record is not None:
             self.record.usage = so_far.usage
 
     def lost(self, verdict: Verdict, moved_at: float, now: float) -> str:
-        """The request's runner is lost. Return why the request ends; empty if it resumes. Its last
-        entry came at `moved_at`."""
+        """Record that the runner is lost. Return why the request ends; empty if it resumes. The
+        runner's last entry came at `moved_at`."""
         self.is_culprit = verdict == "culprit"
         why = why_it_ends(verdict, self.resumes, is_kept=not self._is_dropped)
         if why:

@@ -59,7 +59,7 @@ class RunnerSocket:
         self._say_hello()
 
     def send(self, message: ToRunner) -> bool:
-        """Send a message that is alike in all versions; return whether it was sent."""
+        """Send a message that has the same form in all versions. Return whether it was sent."""
         return not self._is_closed and self._link.send(pack_to_runner(message))
 
     def send_adapted(self, message: Submit | Cancel | Recall) -> bool | Refusal:

@@ -93,11 +93,11 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
     if protocol < RERANK_PROTOCOL and request.wants == "reranker":
         return _older("which has no reranking", None)
     if protocol < PROMPT_PROTOCOL and request.prompt_logprobs is not None:
-        return _older("which has no prompt requests", "echo")
+        return _older("which has no log-probabilities of prompts", "echo")
     if protocol < PROMPT_PROTOCOL and request.question is not None:
-        return _older("which has no prompt requests", None)
+        return _older("which cannot answer questions about prompts", None)
     if protocol < SPLIT_PROTOCOL and request.question and request.question.wants in ("cost", "kv"):
-        return _older("which computes no prompts for other nodes", None)
+        return _older("which cannot compute prompts for other nodes", None)
     if protocol < RULE_PROTOCOL and request.output.is_later:
         return _older("which does not support this output format", request.output.field)
     if protocol < RULE_PROTOCOL and request.min_tokens is not None:
@@ -116,7 +116,7 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
     if protocol < MTP_PROTOCOL and request.speculate == "mtp":
         return _older("which has no MTP heads", "x_speculate")
     if protocol < PROPOSALS_PROTOCOL and request.speculate == "remote":
-        return _older("which has no drafts of other runners", "x_speculate")
+        return _older("which cannot use drafts of other runners", "x_speculate")
     too_old = RECALL_PROTOCOL if submit.deaths == 0 else RESUME_PROTOCOL
     if protocol < too_old and submit.so_far is not None:
         return _older("which cannot resume an answer from another runner", None)

@@ -221,6 +221,6 @@ def test_drafts_of_another_runner_are_refused_for_versions_before_15(made: Gatew
     runner = made.runner(new_name(), protocol=14)
     refused = chat(made, x_speculate="remote")
     assert refused.status_code == 400, refused.text
-    assert "no drafts of other runners" in refused.text
+    assert "cannot use drafts of other runners" in refused.text
     assert chat(made, x_speculate="off").status_code == 200
     eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
