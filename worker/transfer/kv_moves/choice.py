@@ -1,7 +1,7 @@
 """Decide whether to copy a run of KV, and from which node.
 
-Pure. A copy pays if it takes less time than computing its tokens. Its time is the time of sending
-the file over the measured link, and of reading it from the disk.
+Pure. A run is copied if that takes less time than computing its tokens. The time of a copy is that
+of sending the file over the measured link, plus that of reading it from this node's disk.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from bus.wire.kv import RunOffered, SeekRun
 from worker.transfer.source import StoreAddress
 
 BEGIN_S = 0.05
-"""Seconds that a copy takes apart from its bytes."""
+"""The seconds that a copy takes in addition to the time for its bytes."""
 MOST_BYTES_PER_S = 0.25e9
-"""More is not expected of a link before a copy was measured, because of encryption and disks."""
+"""The highest speed that is assumed before a first copy was measured, because encryption and disks
+may be slower than the link."""
 AGAIN_S, AGAIN_BYTES = 1.0, 32 << 20
-"""A piece is asked for again after this time, and the expected time of these bytes."""
+"""A piece is requested again after `AGAIN_S` plus the expected time for `AGAIN_BYTES`."""
 LATE_FACTOR, LATE_S, LATE_SHARE = 2.0, 0.25, 0.5
-"""A copy is given up when it takes this many times as long as expected and this much longer, and
-this share of the time of computing. It never has longer than computing takes."""
+"""A copy is given up after `LATE_FACTOR` times the expected time of sending it plus `LATE_S`, or
+after `LATE_SHARE` of the time of computing if that is later. But it never gets more time than
+computing would take."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """The copy to make. `expected_s` until the file can be used, `wait_s` until it is given up. A
-    piece that does not come is asked for again after `again_s`."""
+    """The copy to make. The file is expected to be usable after `expected_s`; after `wait_s` the
+    copy is given up. A piece that does not arrive is requested again after `again_s`."""
 
     source: StoreAddress
     offered: RunOffered
@@ -42,8 +44,8 @@ def choose(
     bytes_per_s: Mapping[StoreAddress, float],
     most_bytes: int,
 ) -> CopyPlan | None:
-    """Return the copy that saves most time; None if each would take longer than computing. Offers
-    are left out if their link is not measured, or their file is larger than `most_bytes`."""
+    """Return the copy that saves the most time; None if no copy is faster than computing. An offer
+    does not count if its link is not measured, or if its file is larger than `most_bytes`."""
     best: CopyPlan | None = None
     most_s = 0.0
     for source, offered in sorted(offers.items(), key=lambda offer: offer[0]):
@@ -66,8 +68,8 @@ def choose(
 
 
 def saved_s(question: SeekRun, length: int) -> float:
-    """Return the expected seconds of computing from the tokens that the runner has up to `length`,
-    rounded down to a step of the question."""
+    """Return the expected seconds of computing up to `length`, from the tokens that the runner has.
+    `length` is rounded down to a step of the question."""
     steps, missing = len(question.saves_s), question.tokens - question.have
     step = steps * (min(length, question.tokens) - question.have) // max(missing, 1)
     if step < steps and length >= question.tokens - BLOCK_TOKENS:

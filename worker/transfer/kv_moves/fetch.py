@@ -1,7 +1,7 @@
 """The pieces of one file that is copied from another node.
 
-Pure: time arrives as `now`. Every byte is asked for in pieces, a few at a time. An answer that was
-not asked for, or that has another length, is refused. A piece that does not come soon is asked for
+Pure: time arrives as `now`. The file is requested in pieces, a few at a time. A piece that was not
+requested, or that has the wrong length, is refused. A piece that does not arrive soon is requested
 again.
 """
 
@@ -17,8 +17,8 @@ WINDOW = 8
 
 @dataclass(slots=True)
 class RunFetch:
-    """The copy of an offered file. It must be complete by `deadline_at`. A piece is asked for again
-    after `again_s`."""
+    """The copy of an offered file. It must be complete by `deadline_at`. A piece that has not
+    arrived is requested again after `again_s`."""
 
     offered: RunOffered
     deadline_at: float
@@ -26,7 +26,7 @@ class RunFetch:
     received_bytes: int = 0
     _next: int = 0
     _open: dict[int, float] = field(default_factory=dict[int, float])
-    """The offsets of the pieces that were asked for, and when."""
+    """The offsets of the requested pieces that have not arrived, with the time of the request."""
 
     @property
     def is_complete(self) -> bool:
@@ -36,7 +36,7 @@ class RunFetch:
         return now >= self.deadline_at and not self.is_complete
 
     def asks(self, now: float) -> list[AskPiece]:
-        """Return new questions for pieces, and questions that were not answered in time."""
+        """Return the pieces to request now: new ones, and pieces that did not arrive in time."""
         offsets = [offset for offset, at in self._open.items() if now - at >= self.again_s]
         while len(self._open) < WINDOW and self._next < self.offered.size_bytes:
             offsets.append(self._next)
@@ -51,7 +51,7 @@ class RunFetch:
         ]
 
     def take(self, offset: int, length: int) -> bool:
-        """Record a piece that arrived; return whether it was asked for and has its length."""
+        """Record a piece that arrived. Return whether it was requested and has the right length."""
         if offset not in self._open or length != self._length(offset):
             return False
         del self._open[offset]

@@ -1,7 +1,7 @@
-"""Talks to other nodes: offers them this node's runs of KV, and says which it has no longer.
+"""Talks to other nodes: offers them this node's runs of KV, and says which runs it no longer has.
 
-In the weights thread; the files are listed in the thread of the shelf. The model's files are hashed
-only once a run shares blocks with the prompt that another node asks about.
+Runs in the weights thread; another thread lists the files (`disk`). The hash of the model's files
+takes long, so it is computed only if a run shares blocks with the prompt of the asking node.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from worker.transfer.kv_moves.shelf import RunMatch, RunShelf, content_for
 from worker.transfer.thread import ThreadParts
 
 MOST_ASKED = 16
-"""Questions of other nodes that wait at a time; more are answered with no run."""
+"""If this many questions of other nodes wait, further ones are answered as if there were no run."""
 MOST_LENT = 64
 
 
 class RunLender:
-    """The answers of `node` to other nodes. `disk` is the thread of the shelf."""
+    """Answers the questions of other nodes about the KV of this one, `node`. The thread `disk`
+    reads the shelf."""
 
     def __init__(
         self, parts: ThreadParts, limits: KvLimits, shelf: RunShelf, disk: DiskThread, node: NodeId
@@ -38,7 +39,7 @@ class RunLender:
         parts.beside.answers[AskRun] = self._asked_run
 
     def _asked_run(self, asker: bytes, ask: AskRun) -> None:
-        """Offer the best run to another node."""
+        """Offer another node the run that shares most blocks with its prompt."""
         path = self._parts.models().get(ask.model)
         if path is None or not self._lends or self._questions >= MOST_ASKED:
             self._parts.send(asker, RunOffered())

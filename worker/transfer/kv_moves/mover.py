@@ -1,6 +1,7 @@
 """Talks to other nodes' stores: finds runs of KV for this node's runners, and copies them.
 
-In the weights thread. Nodes offer runs; the best one is copied if that pays.
+Runs in the weights thread. Other nodes offer runs; the best one is copied if that is faster than
+computing.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from worker.transfer.thread import ThreadParts
 MOST_MOVES = 4
 TICK_S = 0.1
 ANSWER_S = 1.2
-"""Other nodes' offers are waited for at most this long."""
+"""How long to wait for the offers of other nodes, at most."""
 SILENT_S = 60.0
-"""A node that did not answer is not asked again for this time."""
+"""A node that did not answer is not asked again before this time has passed."""
 SPEED_S = 600.0
-"""The measured speed of a copy replaces that of its link for this time."""
+"""For this time after a copy, its measured speed counts instead of the link's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """A question of a runner: `path` is the model's folder, `bytes_per_s` the measured speed of
-    each source. `reply` is called in the weights thread."""
+    """A question of a runner. `path` is the model's folder, and `bytes_per_s` has the measured
+    speed of the link to each node that can be asked. The weights thread calls `reply`."""
 
     question: SeekRun
     path: Path
@@ -55,8 +56,8 @@ class Seek:
 
 @dataclass(slots=True, eq=False)
 class _Move:
-    """A seek, from the question to the file. `content`: the hash of this node's model; None: not
-    computed yet."""
+    """A seek, from the question to the file. `content`: the hash of this node's model files; None
+    before its computation begins, and empty until it ends."""
 
     seek: Seek
     began_at: float
@@ -94,7 +95,7 @@ class RunMover:
         self._close_links()
 
     def seek(self, seek: Seek) -> None:
-        """Ask the sources for a run; copy it if that pays."""
+        """Ask other nodes for a run; copy the best one if that is faster than computing."""
         now = self._parts.reactor.now()
         sources = [s for s in seek.bytes_per_s if now >= self._silent.get(s.node, now)]
         if len(self._moves) >= MOST_MOVES or not sources:
@@ -145,7 +146,8 @@ class RunMover:
         self._parts.hashing.add(work, lambda _content: None)
 
     def _look_at_offers(self, move: _Move) -> None:
-        """Once an offer is worth it, hash this node's model; once all have answered, choose."""
+        """If an offer has more blocks than the runner, hash this node's model files, to compare
+        them with the offering node's. When all nodes have answered, choose an offer."""
         offers, question = move.offers, move.seek.question
         least = 1 + question.have // BLOCK_TOKENS
         if any(offer.blocks >= least for offer in offers.values()):
@@ -170,7 +172,7 @@ class RunMover:
             self._choose(move)
 
     def _choose(self, move: _Move) -> None:
-        """Begin the best copy, or say that there is none."""
+        """Begin the best copy, or report that none is worth it."""
         now, question = self._parts.reactor.now(), move.seek.question
         offers = {
             source: offer
@@ -211,7 +213,7 @@ class RunMover:
         offers: Mapping[StoreAddress, RunOffered],
         speeds: Mapping[StoreAddress, float],
     ) -> None:
-        """Log the offers that do not pay, with what they were compared with."""
+        """Log the offers that would be slower than computing, with the numbers compared."""
         for source, offered in offers.items():
             self._log.info(
                 "KV of a prompt is not copied: computing it is expected to be faster",
@@ -222,7 +224,7 @@ class RunMover:
             )
 
     def _speed(self, source: StoreAddress, seek: Seek, now: float) -> float:
-        """Return the speed of the last copy from a node, else that of its link."""
+        """Return the speed of a recent copy from the node, else the speed of the link."""
         speed, at = self._speeds.get(source.node, (0.0, -SPEED_S))
         return speed if now - at < SPEED_S else min(seek.bytes_per_s[source], MOST_BYTES_PER_S)
 
@@ -243,10 +245,10 @@ class RunMover:
             self._timer = None
 
     def _copied(self, move: _Move, why: str) -> None:
-        """Record the speed of a copy, log it and answer the runner. `why`: the reason of its
-        failure; empty: the file is there."""
+        """Record the speed of a copy that has ended, log it and answer the runner. `why`: why the
+        copy failed; empty if the file is there."""
         copy, now = move.copy, self._parts.reactor.now()
-        assert copy is not None, "it has ended"
+        assert copy is not None, "a copy ended that was never begun"
         source, seconds = copy.plan.source.node, max(now - copy.began_at, 1e-6)
         model, size = move.seek.question.model, copy.plan.offered.size_bytes
         if copy.received_bytes:

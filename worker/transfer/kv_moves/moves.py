@@ -1,7 +1,8 @@
-"""Talks to the worker's loop and to the weights thread: the door of this room.
+"""Talks to the worker's loop and to the weights thread: passes questions about KV, and the answers,
+between the two.
 
-It knows the nodes that have a model, the addresses of their stores, and the measured speed of the
-links to them.
+It adds to each question which nodes have the model, the addresses of their stores, and the measured
+speed of the links to them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class KvMoves:
         models: LocalModels,
         answer: Callable[[bytes, Message], object],
     ) -> None:
-        assert isinstance(client.reactor, PollReactor), "the loop of a service"
+        assert isinstance(client.reactor, PollReactor), "this loop cannot be called from a thread"
         self._client = client
         self._reactor = client.reactor
         self._node = client.speaker.node
@@ -89,8 +90,9 @@ class KvMoves:
         self._thread.call(partial(self._mover.seek, Seek(question, Path(card.path), speeds, reply)))
 
     def tick(self, now: float) -> None:
-        """Prepare the models that are placed on this node alone, if another node has them on its
-        disk. Delete copies whose originals are gone, if that is due."""
+        """Hash the files of models that are placed on this node alone and that another node has on
+        its disk, so that their first copy of KV need not wait. Every `SWEEP_S`, delete copies whose
+        originals are gone."""
         placed = {
             instance.model
             for instance in self._client.state.instances.values()
@@ -113,7 +115,7 @@ class KvMoves:
             self._thread.call(partial(self._sweep.sweep, self._best(stores)))
 
     def _close(self) -> None:
-        """End all copies; the loop of the weights thread has ended."""
+        """End all copies and their disk thread. Called when the weights thread ends."""
         self._mover.close()
         self._sweep.close()
         self._disk.close()

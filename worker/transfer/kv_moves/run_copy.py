@@ -1,7 +1,8 @@
 """Talks to another node's store and to the disk: copies one run of KV.
 
-The file is made and checked in the thread of the disk; pieces are written as they come. It is
-unfinished until its sums were checked. A copy that is late, damaged or not as promised is deleted.
+The disk's thread creates and checks the file; pieces are written as they arrive. The file has a
+temporary name until its checksums were checked. A file that is late, damaged or not as offered is
+deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from worker.transfer.kv_moves.fetch import RunFetch
 from worker.transfer.thread import ThreadParts
 
 Ended = Callable[[str], None]
-"""Called once when a copy has ended, with the reason of its failure; empty: the file is there."""
+"""Called once when a copy has ended, with the reason if it failed; empty if the file is there."""
 
 
 class RunCopy:
@@ -58,7 +59,7 @@ class RunCopy:
         return self._fetch.received_bytes
 
     def begin(self, limits: KvLimits) -> None:
-        """Make the file, then ask for its pieces."""
+        """Create the file, then request its pieces."""
         opening = partial(_open, self._part, limits, self.plan.offered.size_bytes)
         self._disk.add(lambda _stopped: opening(), self._opened)
 
@@ -78,14 +79,14 @@ class RunCopy:
             self._ask()
 
     def refuse(self, refused: WeightsRefused) -> None:
-        """End the copy, unless the store is only busy: then its pieces are asked for again."""
+        """End the copy, unless the store is only busy; then the pieces are requested again."""
         if refused.reason != "busy":
             self._end(refused.message)
 
     def tick(self, now: float) -> None:
-        """Ask again for pieces that did not come; end a copy that is late."""
+        """Request pieces that did not arrive again; end a copy that is late."""
         if self._fetch.is_late(now):
-            self._end("it did not arrive in time")
+            self._end("the file did not arrive in time")
         elif self._file >= 0:
             self._ask()
 
@@ -98,7 +99,7 @@ class RunCopy:
 
     def _opened(self, file: int | Exception) -> None:
         if isinstance(file, Exception):
-            self._end(f"the file could not be made: {file}")
+            self._end(f"the file could not be created: {file}")
             return
         self._file = file
         if self._over:
@@ -121,7 +122,7 @@ class RunCopy:
 
         run = check_run(self._part, self.plan.offered.name, question.how, is_wanted)
         if run.adapter != question.adapter:
-            raise BadRun("the file is of another adapter")
+            raise BadRun("the file's KV was computed with another adapter")
         self._part.replace(self._path)
 
     def _landed(self, result: Exception | None) -> None:

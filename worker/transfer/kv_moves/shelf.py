@@ -1,7 +1,8 @@
-"""Talks to the disk: this node's files of KV, as other nodes ask for them. Used by one thread.
+"""Talks to the disk: looks up this node's files of KV for the questions of other nodes. Used by one
+thread.
 
-Only hashes leave this node. The tokens of each file are read once, and their hashes are remembered
-while the file stays.
+Questions and offers have only hashes, never tokens. The tokens of each file are read once, and
+their hashes are kept in memory as long as the file exists.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ WEIGHTS = ".safetensors"
 
 @dataclass(frozen=True, slots=True)
 class LentFile:
-    """A file that another node may read: exactly the file that was offered. Its time of use may
-    change."""
+    """A file that was offered to another node, which may read this very file and no later one with
+    the same name. Only its time of use may change."""
 
     real: Path
     size_bytes: int
@@ -56,8 +57,8 @@ class LentFile:
 
 @dataclass(frozen=True, slots=True)
 class RunMatch:
-    """The run that shares most `blocks` with a prompt, and its file. `origin`: the node that
-    computed it; empty: this node."""
+    """The run that shares the most blocks with a prompt (`blocks` of them), and its file. `origin`:
+    the node that computed it; empty if that was this node."""
 
     name: str
     origin: str
@@ -71,7 +72,7 @@ class RunShelf:
     def __init__(self, limits: KvLimits) -> None:
         self._limits = limits
         self._hashes: dict[Path, tuple[int, bytes]] = {}
-        """By file: its inode, and the short hashes of its blocks; empty: no valid run."""
+        """By file: its inode, and the short hashes of its blocks; empty if it is no valid run."""
 
     def best(self, ask: AskRun, model_path: Path) -> RunMatch | None:
         """Return the run that shares most blocks with a prompt; None if none shares a block. Raises
@@ -102,7 +103,7 @@ class RunShelf:
         return names
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Return those of `names` that this node has no longer."""
+        """Return those of `names` that this node no longer has."""
         runs = (run_of(file.path.name) for file in kv_files(self._limits.root))
         here = {run[0] for run in runs if run is not None}
         return [name for name in names if name not in here]
@@ -132,7 +133,7 @@ class RunShelf:
 
 def content_for(key: KvKey, path: Path, adapter: str, hashes: Hashes, stopped: Stopped) -> str:
     """Return the hash of the contents of the model in `path`. Raises FileChanged if its files are
-    not, or no longer, the files of the key; and the errors of `content_of`."""
+    not the files of the key, or change meanwhile; and the errors of `content_of`."""
     if kv_key(files_mark(path), key.how) == key:
         content = content_of(path, adapter, hashes, stopped)
         if kv_key(files_mark(path), key.how) == key:
@@ -141,8 +142,9 @@ def content_for(key: KvKey, path: Path, adapter: str, hashes: Hashes, stopped: S
 
 
 def content_of(folder: Path, adapter: str, hashes: Hashes, stopped: Stopped) -> str:
-    """Return a hash of the contents of the model's files that its KV depends on, equal on all nodes
-    with these files. The first time reads all weights. Raises OSError, FileChanged, Interrupted."""
+    """Return a hash of the contents of all model files that KV depends on. It is equal on all nodes
+    that have these files. The first call for a model reads all weights. Raises OSError,
+    FileChanged, Interrupted."""
     beside = f"{FOLDER}/{adapter}/"
     content = hashlib.sha256()
     for held in held_files(folder):

@@ -1,7 +1,7 @@
 """Talks to other nodes: deletes copies of KV soon after their originals are gone.
 
-In the weights thread; the files are listed and deleted in the thread of the shelf. Only the node
-that computed a run decides about its copies.
+Runs in the weights thread; another thread lists and deletes the files. Only the node that computed
+a run decides about its copies: this node asks it which runs are gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from worker.transfer.thread import ThreadParts
 
 
 class CopySweep:
-    """The questions of this node about the originals of its copies."""
+    """Asks the nodes that computed this node's copies whether they still have the originals."""
 
     def __init__(self, parts: ThreadParts, shelf: RunShelf, disk: DiskThread, log: Log) -> None:
         self._parts = parts
@@ -37,7 +37,8 @@ class CopySweep:
             self._hang_up(link)
 
     def sweep(self, stores: Mapping[NodeId, StoreAddress]) -> None:
-        """Delete the copies whose originals are gone, as far as their nodes are among `stores`."""
+        """Delete the copies whose originals are gone, if the nodes that computed them are in
+        `stores`."""
         for link in list(self._links):
             self._hang_up(link)
         self._disk.add(lambda _stopped: self._shelf.copies(), partial(self._swept, stores))
