@@ -1,4 +1,5 @@
-"""The table of the abilities of llama-server. Each is supported, or refused with its field's name.
+"""The table of llama-server's abilities. shoal serves a request that needs one, or refuses it and
+names the field.
 
 Pure. The runner refuses by this table, and `shoal show` prints it. Fields are those of a
 `GenerationRequest`, in the words of OpenAI's API.
@@ -39,7 +40,9 @@ ABILITIES = (
     EngineAbility("several choices", "n", done=True),
     EngineAbility("stop strings", "stop", done=True),
     EngineAbility("temperature, top_k, top_p, min_p", "temperature", done=True),
-    EngineAbility("seeds", "seed", done=True, note="other requests in its batch may change it"),
+    EngineAbility(
+        "seeds", "seed", done=True, note="other requests in the same batch may change the text"
+    ),
     EngineAbility("repetition penalty", "repetition_penalty", done=True),
     EngineAbility("frequency penalty", "frequency_penalty", done=True),
     EngineAbility("presence penalty", "presence_penalty", done=True),
@@ -56,14 +59,14 @@ ABILITIES = (
     EngineAbility("embeddings, by an embedding model", "input", done=True),
     EngineAbility("ranking documents, by a reranker", "documents", done=True),
     EngineAbility(
-        "frequency or presence penalty beside a repetition penalty",
+        "a frequency or presence penalty together with a repetition penalty",
         "repetition_penalty",
         done=False,
-        note=f"{ENGINE} counts both over the same tokens; shoal counts the first over the answer "
-        "alone",
+        note=f"{ENGINE} applies both to the same tokens; shoal applies the first only to those of "
+        "the answer",
     ),
     EngineAbility(
-        "logit bias beside a repetition penalty",
+        "a logit bias together with a repetition penalty",
         "logit_bias",
         done=False,
         note=f"{ENGINE} adds the bias before the penalty; shoal adds it after",

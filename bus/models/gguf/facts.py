@@ -1,9 +1,9 @@
-"""Facts about the model of a GGUF file, from its header: architecture, sizes and texts; for an
-embedding model, also how it makes vectors; whether it is a reranker.
+"""Facts about the model of a GGUF file, from its header: architecture, sizes, texts, and whether it
+is a language model, an embedding model or a reranker.
 
-Pure. The keys are those of ggml's `docs/gguf.md`; most begin with the architecture's name. The KV
-cache is that of llama-server's default: 16-bit keys and values of the whole context in each layer.
-That is more than a layer with a sliding window or a state needs.
+Pure. ggml's `docs/gguf.md` lists the keys; most begin with the architecture's name. The size of the
+KV cache is that of llama-server's default: 16-bit keys and values of the whole context in each
+layer. A layer with a sliding window or a state needs less.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from bus.models.gguf.tensors import FILE_TYPES
 
 KV_VALUE_BYTES = 2
 OVERHEAD, FIXED_BYTES = 1.10, 256_000_000
-"""The memory of llama-server: the weights times the first, plus the KV, plus the second. A
-node bills the same (`master.placement.memory_cost`)."""
+"""The memory of llama-server is the weights times `OVERHEAD`, plus the KV, plus `FIXED_BYTES`. The
+placement computes with the same formula (`master.placement.memory_cost`)."""
 MOST_LAYERS, MOST_WIDTH, MOST_CONTEXT = 4_096, 1 << 20, 1 << 28
 MOST_TEMPLATE_CHARACTERS = 1 << 20
 TOKENS, TEMPLATE = "tokenizer.ggml.tokens", "tokenizer.chat_template"
 EMBEDDING = "token_embd.weight"
 _EMBEDDING, _HEAD = -1, -2
 _BLOCK = re.compile(r"blk\.(\d{1,5})\.")
-"""The beginning of the name of a layer's tensor."""
+"""How the names of a layer's tensors begin."""
 _ARCHITECTURE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PROJECTOR = (
     "a vision or audio projector",
@@ -42,7 +42,7 @@ _NOT_TEXT: Mapping[str, tuple[str, str]] = {
     ),
     "imatrix": ("an importance matrix", "use the file of the model itself"),
     "vocab": ("a vocabulary only", "use the file of the model itself"),
-    "wavtokenizer-dec": ("a sound decoder", "use a language model; shoal runs no sound models"),
+    "wavtokenizer-dec": ("a sound decoder", "use a language model; shoal cannot run sound models"),
 }
 """Kinds of files that are not language models, with the remedy, by architecture or `general.type`.
 """
@@ -53,12 +53,13 @@ _ENCODERS = frozenset({
 """Architectures that only make vectors. They keep no KV."""
 _NO_POOLING = "none"
 _POOLINGS = (_NO_POOLING, "mean", "cls", "last", "rank")
-"""llama.cpp's ways to make one vector of those of all tokens, by their number in a file."""
+"""llama.cpp's ways to make one vector of the vectors of all tokens. A file names one by its index
+in this list."""
 _RANK = "rank"
 _HEAD_OUT, _TYPES = "cls.output.weight", "token_types.weight"
-"""The last tensor of a reranker, and the embeddings of the types of tokens."""
+"""The tensor that makes a reranker's score, and the embeddings of a BERT's token types."""
 _YES_NO = frozenset({"qwen3"})
-"""Architectures of rerankers that answer yes or no; llama-server makes chances of the two."""
+"""Architectures of rerankers that answer yes or no; llama-server returns the chance of a yes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,9 @@ class GgufFacts:
     """The facts of a model. `kv_bytes` is the KV cache of each layer per token, in bytes.
     `quantization` is the name that llama.cpp's tools use, such as Q4_K_M. `layer_bytes` are the
     weights of each layer; the token embedding has `embedding_bytes`, all other tensors
-    `head_bytes`. `pooling`: how an embedding model makes one vector of those of all tokens, which
-    has `vector_width` numbers; "": the model generates text. `ranks`: it scores documents."""
+    `head_bytes`. `pooling`: how an embedding model makes one vector of the vectors of all tokens;
+    empty if the model generates text. The vector has `vector_width` numbers. `ranks`: the model
+    is a reranker."""
 
     architecture: str
     layers: int
@@ -151,7 +153,7 @@ def _sizes(header: GgufHeader, layers: int) -> Counter[int]:
 
 
 def _check_kind(metadata: Mapping[str, Value], architecture: str, files: int) -> None:
-    """Raise BadGguf if these `files` are not a whole model of text or of vectors."""
+    """Raise BadGguf if these `files` are not a complete model that generates text or vectors."""
     for key in ("general.type", "general.architecture"):
         if (other := _NOT_TEXT.get(str(metadata.get(key)))) is not None:
             what, remedy = other
@@ -166,7 +168,7 @@ def _check_kind(metadata: Mapping[str, Value], architecture: str, files: int) ->
 
 
 def _pooling(metadata: Mapping[str, Value], architecture: str) -> str:
-    """Return how an embedding model makes its vectors, or that the model ranks; "" for a model that
+    """Return the pooling (of `_POOLINGS`) of an embedding model or a reranker; empty if the model
     generates text."""
     key = f"{architecture}.pooling_type"
     number = metadata.get(key, 0)
@@ -203,8 +205,8 @@ def _check_reranker(header: GgufHeader, architecture: str, width: int) -> None:
     closes = metadata.get("tokenizer.ggml.add_eos_token") is True
     if rows.get(_TYPES, 1) > 1 or (is_pieces and not closes):
         raise OtherGguf(
-            "the reranker is a BERT with token types or a last separator, which llama-server "
-            "leaves out of its inputs",
+            "the reranker is a BERT whose inputs need token types or a separator at the end; "
+            "llama-server leaves these out",
             "use the original model with its safetensors weights",
         )
 
@@ -227,7 +229,8 @@ def _kv_bytes(
 def _by_layer(
     metadata: Mapping[str, Value], key: str, layers: int, default: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return a count of each layer, which the metadata gives once or for each layer."""
+    """Return the count in the metadata's `key` for each layer. The metadata has one count for all
+    layers, or a list with one for each. Raises BadGguf if the value is neither."""
     value = metadata.get(key)
     if value is None:
         return default
@@ -249,7 +252,8 @@ def _vocabulary(metadata: Mapping[str, Value]) -> int:
 
 
 def _quantization(header: GgufHeader) -> str:
-    """Return the name of the file's quantisation; without a known one, the type of most bytes."""
+    """Return the name of the file's quantisation. If the header names no known one, return the type
+    that most bytes of the weights have."""
     named = header.metadata.get("general.file_type")
     if isinstance(named, int) and named in FILE_TYPES:
         return FILE_TYPES[named]

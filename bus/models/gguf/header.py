@@ -15,7 +15,7 @@ from bus.models.gguf.tensors import TYPES, GgufTensor
 MAGIC: Final = b"GGUF"
 VERSIONS = (2, 3)
 MOST_BYTES = 128 << 20
-"""The largest header that is read. The header of a vocabulary of 260,000 tokens has 16 MB."""
+"""The limit on the size of a header. With a vocabulary of 260,000 tokens it has 16 MB."""
 READ_BYTES = 1 << 20
 MOST_PAIRS, MOST_TENSORS = 1 << 16, 1 << 17
 MOST_NAME_BYTES, MOST_TEXT_BYTES = (1 << 16) - 1, 8 << 20
@@ -24,7 +24,7 @@ MOST_ALIGNMENT = 1 << 16
 SHORT = 1_024
 """Arrays with at most this many elements are always kept."""
 MOST_ELEMENTS = 1 << 22
-"""The most elements of an array; a vocabulary of 260,000 tokens has twice as many merges."""
+"""The limit on the elements of an array. A vocabulary of 260,000 tokens has 520,000 merges."""
 MOST_DEPTH = 2
 _TEXT, _ARRAY, _BOOL = 8, 9, 7
 _NUMBERS: Mapping[int, str] = {
@@ -42,7 +42,8 @@ class CutGguf(BadGguf):
 
 
 class OtherGguf(BadGguf):
-    """A valid file that is not a whole language model; `remedy` says what to do."""
+    """A valid file that shoal cannot serve, for example a part of a model or an adapter. `remedy`
+    says what to do."""
 
     def __init__(self, why: str, remedy: str) -> None:
         super().__init__(why)

@@ -33,8 +33,8 @@ def is_gguf(name: str) -> bool:
 
 
 def part_name(name: str) -> PartName | None:
-    """Return a part's name in its pieces; None if `name` has no part number, so that the file is a
-    whole model."""
+    """Return the parsed name of a part; None if `name` has no part number, so the file is a whole
+    model."""
     match = _PART.fullmatch(name)
     return None if match is None else PartName(match[1], int(match[2]), int(match[3]))
 
@@ -56,8 +56,8 @@ def weight_file(names: Iterable[str]) -> str | None:
 
 
 def lacking_parts(files: Collection[str]) -> str:
-    """Return which parts are missing beside these parts of one model; empty if none is, or if these
-    are not parts of one model."""
+    """Return which parts of the model are missing in `files`, as text; empty if none is, or if
+    `files` are not parts of one model."""
     parts = _parts_of_one(files)
     if not parts or len(parts) == parts[0].count:
         return ""

@@ -1,7 +1,7 @@
-"""Names of quantisations, in names of files and after the colon of a model's name.
+"""Names of quantisations, in file names and after the colon of a model's name.
 
 Pure. A quantisation of a hub's repository is called `OWNER/REPOSITORY:QUANTISATION`, as Ollama's
-users write it. Upper case is the canonical form. A whole file name may stand after the colon too.
+users write it. Upper case is the canonical form. A whole file name may follow the colon instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bus.wire.ids import ModelId
 FULL = frozenset({"F32", "F16", "BF16"})
 """Number types of weights that are not quantised."""
 OLD = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1"})
-"""Kinds that newer ones of the same size surpass."""
+"""Old kinds. Newer kinds of the same size are better."""
 _SAME = {"FP16": "F16", "FP32": "F32"}
 _NAME = re.compile(
     r"(?<![A-Z0-9])((?:UD[-_])?(?:I?Q[1-8](?:_(?:K|[0148]|XXS|XS|S|M|L|XL|XXL|NL))*|TQ[12]_0"
@@ -32,8 +32,8 @@ def canonical(tag: str) -> str:
 
 
 def quantization_in(path: str) -> str:
-    """Return the quantisation that the name of a file contains, else the folder's; empty if neither
-    has one."""
+    """Return the quantisation in the name of a file, else the one in the name of the nearest folder
+    above it; empty if there is none."""
     for text in reversed(path.upper().removesuffix(".GGUF").split("/")):
         if names := _NAME.findall(text):
             return canonical(names[-1])

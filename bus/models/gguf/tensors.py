@@ -1,7 +1,7 @@
 """The types of tensors in GGUF files, and one entry of the table of tensors.
 
-Pure. The numbers are those of `ggml_type` in ggml's `ggml.h`. A type stores blocks: so many values
-in so many bytes.
+Pure. Types have the numbers of `ggml_type` in ggml's `ggml.h`. A type stores values in blocks of
+fixed size.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Talks to the disk: KV of long prompts: the folder of its files, one file, the hashes of its name.
+"""Talks to the disk: the files with the KV of long prompts, their folder, and the hashes that name
+them.
 
 Runners write and read the files. Workers delete them, and copy them between nodes (decisions 0099
 and 0106).

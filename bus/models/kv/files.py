@@ -79,8 +79,8 @@ def files_mark(path: Path) -> str:
     """Return a mark of the model's files in the folder `path`: it changes with every change of
     their content. Raises OSError.
 
-    A file whose status was changed counts as another file. A copy may keep the size and the
-    modification time of the file that it replaces, but not the time of the change.
+    The mark includes each file's time of last status change (ctime). A copy may have the size and
+    the modification time of the file that it replaces, but not its ctime.
     """
     content = hashlib.blake2b(digest_size=16)
     content.update((path / "config.json").read_bytes())
@@ -94,7 +94,8 @@ def files_mark(path: Path) -> str:
 
 
 def kv_key(mark: str, how: str) -> KvKey:
-    """Return the key of KV that the model files with this mark compute in this way."""
+    """Return the key of the KV that the model files with the mark `mark` give if it is computed in
+    the way `how`."""
     folder = hashlib.blake2b(f"{mark} {how}".encode(), digest_size=16)
     return KvKey(folder.hexdigest(), how)
 
@@ -103,7 +104,7 @@ def run_path(folder: Path, name: str, origin: str = "") -> Path:
     """Return the path of the file of the run `name` in the folder of its key. `origin`: the other
     node that computed it. Raises ValueError if a name cannot be part of a path."""
     if not _RUN_NAME.fullmatch(name) or (origin and not _NODE_NAME.fullmatch(origin)):
-        raise ValueError(f"not the name of a run of KV: {name[:80]!r} of {origin[:80]!r}")
+        raise ValueError(f"invalid name of a KV file: run {name[:80]!r} of node {origin[:80]!r}")
     return folder / (f"{name}{ORIGIN_MARK}{origin}{SUFFIX}" if origin else f"{name}{SUFFIX}")
 
 
@@ -148,8 +149,8 @@ def purge(root: Path, model: str | None = None) -> tuple[int, int]:
 
 
 def evict(limits: KvLimits, *, room_bytes: int = 0, now_s: float | None = None) -> list[KvFile]:
-    """Delete files that were not used for too long, and the least recently used ones until
-    `room_bytes` more fit; return them. Files that cannot be deleted are left out."""
+    """Delete files that were not used for too long. Then delete the least recently used ones until
+    `room_bytes` more fit. Return the deleted files; files that cannot be deleted are left out."""
     now_s = time.time() if now_s is None else now_s
     files = sorted(kv_files(limits.root), key=lambda file: file.used_at_s, reverse=True)
     left_bytes, left_files = limits.most_bytes - room_bytes, MOST_FILES
@@ -170,8 +171,8 @@ def evict(limits: KvLimits, *, room_bytes: int = 0, now_s: float | None = None) 
 
 
 def delete_gone(root: Path, models: Sequence[str]) -> int:
-    """Delete the files of models that are not among `models`; return their number. Files that
-    cannot be deleted are left out."""
+    """Delete the files of models that are not among `models`. Return how many were deleted; files
+    that could not be deleted do not count."""
     stay, deleted = set(models), 0
     for file in kv_files(root):
         if file.model not in stay:

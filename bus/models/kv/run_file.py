@@ -1,8 +1,8 @@
 """Talks to the disk: the file of one run of tokens, in the safetensors format.
 
 The file has the tokens, the arrays of every layer's KV, and as its last tensor the CRC-32 of the
-header and of every other tensor. So it is written in one pass, and every flipped bit and every cut
-is found. It gets its name only when it is whole.
+header and of every other tensor. So it is written in one pass, and a reader notices every wrong bit
+and a missing end. The file has a temporary name until it is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bus.models.kv.token_chain import TokenChain
 
 FORMAT = "shoal-kv-2"
 PIECE_BYTES = 4 << 20
-"""So much is written or read between two checks whether the work is still wanted."""
+"""After this many bytes, a write or read checks whether its result is still wanted."""
 MOST_HEADER_BYTES = 16 << 20
 TOKENS, SUMS = "tokens", "sums"
 WIDTHS = {"F32": 4, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "U8": 1}
@@ -39,7 +39,7 @@ class BadRun(Exception):
 
 
 class Unwanted(Exception):
-    """The work was given up, because its result is no longer needed."""
+    """The read or write was given up, because its result is no longer needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def read_header(file: BufferedReader, name: str, how: str) -> RunHeader:
     _check(tensors)
     size = 8 + length + max(stop for *_, stop in tensors.values())
     if os.fstat(file.fileno()).st_size != size:
-        raise BadRun("the file is cut off")
+        raise BadRun("the file is truncated")
     tokens = array("i")
     tokens.frombytes(_exactly(file, tensors[TOKENS][3]))
     run = DiskRun(name, seed, tokens, adapter, size)
@@ -132,7 +132,7 @@ def read_parts(
             raise Unwanted
         piece = whole[at : at + PIECE_BYTES]
         if file.readinto(piece) != len(piece):
-            raise BadRun("the file is cut off")
+            raise BadRun("the file is truncated")
     sums = array("I", bytes(_cut(whole, tensors, SUMS)))
     computed = [header.sum]
     parts: list[StoredPart] = []
@@ -155,7 +155,7 @@ def check_run(path: Path, name: str, how: str, wanted: Callable[[], bool]) -> Di
         header = read_header(file, name, how)
         run = header.run
         if TokenChain(run.tokens, seed=run.seed).run_name(len(run.tokens)) != name:
-            raise BadRun("the file has not the tokens of its name")
+            raise BadRun("the file's tokens do not match its name")
         computed = [header.sum]
         file.seek(header.starts_at)
         for tensor, (*_, start, stop) in header.tensors.items():
@@ -233,7 +233,7 @@ def _cut(whole: memoryview, tensors: Mapping[str, Placed], name: str) -> memoryv
 def _exactly(file: BufferedReader, length: int) -> bytes:
     content = file.read(length)
     if len(content) != length:
-        raise BadRun("the file is cut off")
+        raise BadRun("the file is truncated")
     return content
 
 

@@ -1,4 +1,5 @@
-"""Runs of tokens whose KV is on a disk: what a scheduler and the files' threads tell each other.
+"""Runs of tokens whose KV is on a disk: the messages between a scheduler and the threads that read
+and write the files.
 
 Pure.
 """
@@ -13,9 +14,9 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class KvKey:
-    """The dependencies of KV, apart from the tokens. `how`: a hash of the way of computing, equal
-    on all nodes that compute alike. `folder`: a hash of `how` and of the model's files on this
-    disk."""
+    """The things besides the tokens that KV depends on. `how`: a hash of the way of computing,
+    equal on all nodes that compute in the same way. `folder`: a hash of `how` and of the model's
+    files on this disk; it names the folder with the runs."""
 
     folder: str
     how: str
@@ -56,11 +57,11 @@ class DiskReport:
 
 @dataclass(frozen=True, slots=True)
 class RunQuestion:
-    """The question whether another node has a run that begins a prompt. `name` is the run's name of
-    the whole prompt, which has `tokens` tokens; this runner needs not compute the first `have`.
-    `hashes`: the short hashes of its blocks (`short_hashes`). `saves_s`: the expected seconds of
-    computing from `have` to each of as many equal steps up to the end. `read_bytes_per_s`: the
-    speed of this runner's disk."""
+    """The question whether another node has KV of the beginning of a prompt. `name` identifies the
+    whole prompt, which has `tokens` tokens; this runner already has KV of the first `have`.
+    `hashes`: the short hashes of the prompt's blocks (`short_hashes`). `saves_s`: the expected
+    seconds of computing from `have` to the end of each of several equal steps; the last step ends
+    with the prompt. `read_bytes_per_s`: the speed of this runner's disk."""
 
     name: str
     adapter: str
@@ -84,10 +85,9 @@ class RunNews:
 
 
 class PrefixDisk(Protocol):
-    """The prefixes on disk, in files that threads of their own read and write. They call
-    `wake` when there is a report, and `say` with what an operator should know. Runs have at least
-    `least_tokens`. `keys`: by adapter, what the KV depends on apart from the tokens. `moves`: runs
-    may be copied from other nodes."""
+    """The prefixes on disk. Separate threads read and write the files. They call `wake` when there
+    is a report, and `say` with a text for the operator. Runs have at least `least_tokens` tokens.
+    `keys`: the key for each adapter. `moves`: runs may be copied from other nodes."""
 
     least_tokens: int
     keys: dict[str, KvKey]

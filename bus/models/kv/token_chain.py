@@ -14,7 +14,7 @@ from bus.wire.messages.requests import GenerationRequest
 BLOCK_TOKENS = 64
 SHORT_BYTES = 8
 MOST_BLOCKS = 4096
-"""Blocks of a prompt that are compared with the runs of other nodes: 262,144 tokens."""
+"""At most this many blocks of a prompt are compared with runs of other nodes: 262,144 tokens."""
 
 
 def kept_apart(request: GenerationRequest) -> bytes:
@@ -31,8 +31,8 @@ def short_hashes(chain: TokenChain) -> bytes:
 
 
 def shared_blocks(mine: bytes, theirs: bytes) -> int:
-    """Return how many blocks two texts have in common from their beginning, by their short
-    hashes."""
+    """Return how many blocks two texts have in common from their beginning. `mine` and `theirs` are
+    their short hashes."""
     blocks = min(len(mine), len(theirs)) // SHORT_BYTES
     low, high = 0, blocks
     while low < high:

@@ -1,9 +1,9 @@
 """The KV cache formats of a model, and the bytes that each format needs.
 
-Pure. `full`: a value has full width (as the model computes it). `8bit`, `4bit`: a group of values
-shares a scale and an offset, which have full width. The groups divide each head, so a value's code
-depends only on its own head of its own token. A window: a row keeps only its first `SINKS` tokens
-and its last tokens, in full width.
+Pure. `full`: values have full width, as the model computes them. `8bit`, `4bit`: values are stored
+in fewer bits, and a group of them shares a scale and an offset of full width. A group has values of
+a single head of a single token. A window (`window:N`): a row keeps only the KV of its first `SINKS`
+and its last N tokens, in full width.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ KINDS: tuple[KvKind, ...] = get_args(_Word)
 """All formats except windows. A window is a format of its own for each number of tokens."""
 BITS: Mapping[KvKind, int] = {"8bit": 8, "4bit": 4}
 GROUPS = (64, 32)
-"""Possible numbers of values that share a scale and an offset, the better first: larger groups take
-fewer bytes."""
+"""The numbers of values that may share a scale and an offset. The first is preferred, because
+larger groups take fewer bytes."""
 SINKS = 4
 """How many of a row's first tokens a window keeps. They get much attention although they mean
 little, and many models write nonsense without them (StreamingLLM)."""
@@ -60,7 +60,7 @@ def window_of(kind: KvKind) -> int:
 
 def kind_for(wanted: KvKind, group: int, *, windows: bool) -> KvKind:
     """Return the KV format for a load that requests `wanted`. It is `full` if the values cannot be
-    grouped (`group` 0), or if a window is requested and `windows` is False."""
+    grouped (`group` 0), or if a window is requested and the model allows none (`windows` False)."""
     if window_of(wanted):
         return wanted if windows else "full"
     return wanted if group else "full"

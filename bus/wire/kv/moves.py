@@ -21,10 +21,11 @@ MOST_NAMES = 256
 
 class SeekRun(Message):
     """A runner asks its worker whether another node has KV for the beginning of a prompt. `prompt`
-    names the prompt. It has `tokens` tokens; the first `have` need not be computed. `folder` and
-    `how` are the runner's key (`bus.models.kv.files.KvKey`). `hashes`: 8 bytes for each block of
-    the prompt. `saves_s`: the expected seconds of computing from `have` to each of as many equal
-    steps up to the end. `read_bytes_per_s`: the speed of the runner's disk."""
+    names the prompt. It has `tokens` tokens; the runner already has KV of the first `have`.
+    `folder` and `how` are the runner's key (`bus.models.kv.KvKey`). `hashes`: 8 bytes for each
+    block of the prompt. `saves_s`: the expected seconds of computing from `have` to the end of each
+    of several equal steps; the last step ends with the prompt. `read_bytes_per_s`: the speed of the
+    runner's disk."""
 
     kind: Literal["seek_run"] = "seek_run"
     model: ModelId
@@ -83,15 +84,15 @@ class RunOffered(Message):
 
 
 class AskRunsGone(Message):
-    """Ask the node that computed some runs which of them it has no longer. Their copies are
-    deleted."""
+    """Ask the node that computed some runs which of them it no longer has. The asking node deletes
+    its copies of those."""
 
     kind: Literal["ask_runs_gone"] = "ask_runs_gone"
     names: tuple[str, ...] = Field(max_length=MOST_NAMES)
 
 
 class RunsGone(Message):
-    """The answer to `AskRunsGone`: those of the names that are not on the disk any longer."""
+    """The answer to `AskRunsGone`: the names of the runs that are no longer on the disk."""
 
     kind: Literal["runs_gone"] = "runs_gone"
     names: tuple[str, ...] = Field(max_length=MOST_NAMES)

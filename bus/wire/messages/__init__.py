@@ -1,1 +1,1 @@
-"""Every message that can cross a wire, as frozen types with fixed fields, told apart by a tag."""
+"""All messages between processes, as frozen types with fixed fields. A tag names the type."""

@@ -22,7 +22,8 @@ TestPhase = Literal["forming", "correctness", "latency", "bandwidth", "done"]
 
 
 class CollectiveTest(Message):
-    """The order to all ranks: a barrier, then correctness, latency, and bandwidth by size.
+    """The order to all ranks: pass a barrier, then test correctness, latency, and the bandwidth of
+    each size.
 
     `sizes` in elements, ascending; every rank skips a size above `cap_bytes`. `warm_ups` and
     `latency_warm_ups` rounds are not counted. The test ends after `deadline_s`. `beside`: the
@@ -41,9 +42,8 @@ class CollectiveTest(Message):
 
 
 class Timing(Message):
-    """The durations of the rounds of one exchange, in seconds. The slowest of the `rounds` are
-    trimmed and `kept` of them remain. `mean_s` is the mean of those; the other figures cover all
-    rounds."""
+    """The durations of the rounds of one exchange, in seconds. `mean_s` is the mean without the
+    slowest rounds: of `rounds` rounds, `kept` count. The other figures cover all rounds."""
 
     rounds: int
     kept: int
@@ -54,8 +54,8 @@ class Timing(Message):
 
 
 class Check(Message):
-    """One exchange whose elements are all checked. `wrong` of `elements` had a wrong value, the
-    first of them at `first_wrong`."""
+    """The check of one exchange. `wrong` of all `elements` had a wrong value; the first of these is
+    number `first_wrong`."""
 
     name: str
     elements: int

@@ -59,8 +59,8 @@ class AskSnapshot(Message):
 class AskEvents(Message):
     """Ask for the events first..last (inclusive), at most 1,000 at a time.
 
-    With `after_term` (the term, and its leader, of event first - 1 at the sender) they are
-    returned only if that event is also in the answering log (Raft's consistency check).
+    `after_term`, if given, is the term of event first - 1 in the sender's log, with its leader. The
+    events are returned only if the answering log has that same event (Raft's consistency check).
     """
 
     kind: Literal["ask_events"] = "ask_events"
@@ -147,7 +147,7 @@ is imported."""
 class RunnerSpec(Message):
     """All work of a runner slot: one rank of one generation (one attempt to load an instance).
 
-    `addresses`: where its data ROUTER binds. `announced`: the addresses for others to dial, in the
+    `addresses`: where its data ROUTER binds. `announced`: the addresses that others dial, in the
     same order (one may stand for several). `group` is None for one rank. With a `test` there is no
     model: the group tests its collectives. `makes`, `speculate`, `draft`: as in the card. `kv`: the
     format of the part of the KV cache that grows with the tokens. `quantizes`: make the new
@@ -196,8 +196,8 @@ class RunnerSpec(Message):
 
 
 class SlotHello(Message):
-    """A report of a slot's runner: at its start (`phase` idle, no instance), each second after, and
-    at once when its phase changes. By these reports a restarted worker finds its runners.
+    """A report of a slot's runner: at its start (`phase` idle, no instance), then each second, and
+    at once when its phase changes. A restarted worker finds its runners by these reports.
 
     `done_bytes` of `total_bytes`: the progress of loading. `open_requests`: requests not yet
     answered.
@@ -254,8 +254,8 @@ class SlotRefused(Message):
 
 
 class ProposerPlace(Message):
-    """To a lead runner: where the draft model of its card is ready, on another node or in another
-    runner of its own node. An empty `address`: nowhere, because of `why`."""
+    """Tells a lead runner at which address the draft model of its card is ready: in another runner
+    of its node, or on another node. `address` is empty if it is not ready, because of `why`."""
 
     kind: Literal["proposer_place"] = "proposer_place"
     instance: InstanceId

@@ -119,8 +119,9 @@ class NodeRenamed(Message):
 
 
 class NodeDrained(Message):
-    """A node gets no new work (`draining`), or may get work again. `wired_bytes`: the wired memory
-    without a runner that is the reason, or that a person accepts; 0 for other reasons."""
+    """A node gets no new work (`draining`), or may get work again. `wired_bytes`: memory that
+    no runner uses and that can't be paged out, if this is the reason or a person accepts it; else
+    0."""
 
     kind: Literal["node_drained"] = "node_drained"
     node: NodeId

@@ -163,8 +163,8 @@ class PullChanged(Message):
 
 
 class KeyUse(Message):
-    """The use of one API key at one gateway process: its running requests, its requests of the last
-    60 s, its tokens of the day. `used_at_s`: its last use, in seconds since 1970."""
+    """The use of one API key at one gateway process: the running requests, the requests of the last
+    60 s, and the tokens of the day. `used_at_s`: the last use, in seconds since 1970."""
 
     key: str
     running: int

@@ -94,9 +94,9 @@ class MeasuredLink(Message):
 
 
 class RestingLink(Message):
-    """A peer to which the link is not measured now. `new`: it has not been measured yet.
-    `busy_here`, `busy_there`: this node, or the peer, computes, loads or fetches. `unanswered`:
-    none of its addresses answers."""
+    """A peer to which the link is not measured now. `new`: the link was never measured.
+    `busy_here`, `busy_there`: this node or the peer computes, loads or fetches, which would
+    distort the measurement. `unanswered`: none of the peer's addresses answers."""
 
     peer: NodeId
     why: Literal["new", "busy_here", "busy_there", "unanswered"]
@@ -130,7 +130,7 @@ class RunnerReading(Message):
     `kv_disk_hits`: prompts that started from KV on disk. `kv_moved_runs`: runs of KV copied from
     other nodes; `kv_moves_dearer`: not copied, because computing was expected to be faster.
     `proposer`: its use of a draft model in another runner; None: its card names none. `drafters`:
-    its verified drafts.
+    its verified drafts, by drafter.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -192,7 +192,8 @@ class ClassDemand(Message):
 
 
 class ModelDemand(Message):
-    """The requests at a gateway that wait for a model that is not ready; `classes`: by priority."""
+    """The requests at a gateway that wait for a model that is not ready. `classes` counts them by
+    priority."""
 
     model: ModelId
     waiting: int
@@ -362,7 +363,7 @@ class UndoneReading(Message):
 
 
 class CardReading(Message):
-    """A node's capability card."""
+    """A node card: a node's memory, backends and models."""
 
     kind: Literal["card_reading"] = "card_reading"
     card: NodeCard

@@ -170,8 +170,9 @@ class PromptQuestion(Message):
     """A question about a prompt as the model would read it: the number of its tokens, their ids, or
     its text. The model's template makes the text, or it comes from token ids.
 
-    `cost`: its `PromptCost`. `kv`: compute it, write its KV to disk for another node, and then end
-    with its `PromptCost`. `special`: add the tokenizer's special tokens to a raw text.
+    `cost`: the answer is a `PromptCost`. `kv`: compute the prompt, write its KV to disk for another
+    node, and then answer with a `PromptCost`. `special`: add the tokenizer's special tokens to a
+    raw text.
     """
 
     wants: Literal["count", "tokens", "text", "cost", "kv"]
@@ -179,9 +180,10 @@ class PromptQuestion(Message):
 
 
 class PromptCost(Message):
-    """A prompt's cost at a runner, which lacks KV for `missing` of its `tokens`, and has `saved`
-    on disk. Computing takes `prefill_s` (0: not measured), after `busy_s` for earlier prompts.
-    `kv_bytes`: of its KV. `how`: a hash of the way of computing; empty: no KV is exchanged."""
+    """The cost of a prompt at one runner. It has `tokens` tokens; the KV of `missing` tokens must
+    be computed, and that of `saved` tokens is on disk. Computing takes `prefill_s` (0: not
+    measured), after `busy_s` for earlier prompts. `kv_bytes`: the size of the prompt's KV. `how`: a
+    hash of the way of computing; empty if the runner exchanges no KV with other nodes."""
 
     tokens: int = Field(ge=0)
     missing: int = Field(ge=0)
@@ -197,15 +199,15 @@ Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 Speculate = Literal["auto", "off", "ngram", "grammar", "draft_model", "mtp", "remote"]
-"""How rows are drafted: `off`, by the named drafter, or as the model can without a change of text
-(`auto`). `grammar` drafts the text that a response format leaves no choice about. `ngram` also
-copies from earlier text. `draft_model` asks a smaller model in the same runner instead, `mtp` the
-model's head for multi-token prediction, and `remote` a smaller model in another runner."""
+"""Which drafts the rows of a request get. `off`: none. `auto`: drafts that cannot change the text.
+`grammar`: text that a response format leaves no choice about. `ngram`: also copies of earlier text.
+`draft_model`: guesses of a smaller model in the same runner. `mtp`: guesses of the model's head for
+multi-token prediction. `remote`: guesses of a smaller model in another runner."""
 
 SPECULATE: tuple[Speculate, ...] = get_args(Speculate)
 
 Drafter = Literal["ngram", "prediction", "grammar", "draft_model", "mtp", "remote"]
-"""The origin of a verified draft; `prediction`: the text that the client expected."""
+"""Where a verified draft came from. `prediction`: the text that the client expected."""
 
 DrafterCount = tuple[int, int, int]
 """How many drafts of a drafter were verified, their tokens, and how many of these the model
@@ -213,10 +215,10 @@ accepted."""
 
 
 class DraftWeights(Message):
-    """The drafter that a model's card names, on the same node: a smaller model, or an MTP head of
-    the model (`drafter`). A head guesses up to `depth` tokens in a row. `path` is the folder of its
-    weights; empty: it cannot be used, because of `why_not`. `folder`: the name
-    of a head's folder inside the model's; empty: the head is in the model's own files."""
+    """The weights of the drafter that a model's card names, on the same node: a smaller model, or
+    an MTP head of the model (`drafter`). A head guesses up to `depth` tokens in a row. `path` is
+    the folder of the weights; empty if the drafter cannot be used, because of `why_not`. `folder`:
+    the name of a head's folder in the model's folder; empty if the model's own files have it."""
 
     model: ModelId
     path: str = ""
@@ -233,9 +235,9 @@ ProposerState = Literal["none", "connecting", "ready", "paused"]
 
 class ProposerUse(Message):
     """A lead runner's use of a draft model in another runner, the *proposer*, on `node`. `paused`:
-    it was lost or refused, for this `reason`, and is tried again after a pause. `round_trip_ms`:
-    measured by this runner; 0: not measured. It sent `questions`; `drafts` came in time to be used.
-    `lost` counts how often the proposer was lost."""
+    the proposer was lost or refused a request, for this `reason`; the runner tries again after a
+    pause. `round_trip_ms`: measured by this runner; 0: not measured. `questions`: how many were
+    sent. `drafts`: how many arrived in time to be used. `lost`: how often the proposer was lost."""
 
     model: ModelId
     node: NodeId | None = None
@@ -269,7 +271,7 @@ class GenerationRequest(Message):
     batch 50). `key_id`: the API key of the request, if there are several; only requests of one key
     share prefixes. `adapter`: the LoRA adapter beside the model to compute with; None: the model
     alone. `prediction`: the text that the client expects as the answer; a source of drafts, which
-    change no text. `speculate`: how its rows are drafted; None: as the model's card or the runner's
+    change no text. `speculate`: the choice of drafts; None: as the model's card or the runner's
     setting says. `question`: nothing is generated; the request ends when its prompt is read, and
     its end has the answer to the question. `trace`: before the end, the runner reports what it did
     at which time.
@@ -325,7 +327,7 @@ DRAFTS_PROTOCOL, DRAFTERS_PROTOCOL = 12, 16
 
 
 def sum_drafters(counts: Iterable[Mapping[Drafter, DrafterCount]]) -> dict[Drafter, DrafterCount]:
-    """Return the sums of these counts; a drafter may be in several of them."""
+    """Return the sums of these counts by drafter; a drafter may be in several of them."""
     sums: dict[Drafter, DrafterCount] = {}
     for count in counts:
         for drafter, (drafts, tokens, accepted) in count.items():

@@ -36,7 +36,7 @@ drafts by drafter; `PromptCost`; a `query` of `InputsPrompt`."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; renewed when half is used."""
 TRIAL_TOKENS = 8
-"""A suspect is harmless after so many tokens (decision 0098)."""
+"""A suspect is harmless once it has this many tokens (decision 0098)."""
 
 TopLogprob = tuple[int, str, float]
 """(token id, its text, natural log of its probability)."""
@@ -130,7 +130,7 @@ class Recall(ArrayFrame, tag="recall", frozen=True):
 
 
 class Ping(ArrayFrame, tag="ping", frozen=True):
-    """The gateway lives. Sent every second; after 3 s without one, the runner cancels."""
+    """The gateway lives; sent every second. Its requests are cancelled after 3 s without one."""
 
     boot: Boot
 

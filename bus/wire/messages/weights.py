@@ -29,8 +29,8 @@ HASH_BYTES = 32
 
 
 class FileEntry(Message):
-    """One file of a model. `path` is relative to the model's folder; `sha256` is hexadecimal;
-    `piece_hashes` is the SHA-256 of each piece, 32 bytes each, concatenated."""
+    """One file of a model. `path` is relative to the model's folder. `sha256` is the file's hash in
+    hexadecimal. `piece_hashes` has the SHA-256 of each piece, 32 bytes each, concatenated."""
 
     path: str
     size_bytes: int = Field(ge=0, le=1 << 46)
@@ -85,8 +85,9 @@ class PieceSent(Message):
 
 
 class WeightsRefused(Message):
-    """There is no manifest (if `path` is empty) or no piece, for this reason. `unknown_digest`: ask
-    for the manifest again. `busy`: more pieces were requested than the window allows."""
+    """The store refuses to send a manifest (if `path` is empty) or a piece, for this reason.
+    `unknown_digest`: ask for the manifest again. `busy`: more pieces were requested than the window
+    allows."""
 
     kind: Literal["weights_refused"] = "weights_refused"
     reason: Literal["unknown_model", "unknown_digest", "unreadable", "busy", "bad_request"]
@@ -172,11 +173,11 @@ class VerifyReading(Message):
 
 
 class KeepAsked(Message):
-    """A node asks another node whether it may delete all its files of a model, because the other
-    node has the model, too, and must then keep it. `question` is the same in its repeats and
-    different for each node. `digest`: that of the asker's model card; `content`: a hash of the
-    original hashes of its weights; empty: unknown. `card`: the `card.toml` beside the weights,
-    written at `card_at_s`; empty: there is none."""
+    """A node that wants to delete all its files of a model asks another node that has the model for
+    a promise to keep it. `question` is the same in its repeats and different for each node.
+    `digest`: the digest of the asking node's model card. `content`: a hash of the original hashes
+    of its weights; empty if unknown. `card`: the `card.toml` beside the weights, written at
+    `card_at_s`; empty if there is none."""
 
     kind: Literal["keep_asked"] = "keep_asked"
     question: str = Field(max_length=64)

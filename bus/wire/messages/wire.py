@@ -16,7 +16,8 @@ published bytes."""
 
 
 class Message(BaseModel):
-    """A value that may cross a wire. A subclass that is sent alone has a `kind`.
+    """A value that may cross a wire. A subclass that is sent by itself has a `kind`; others are
+    parts of messages.
 
     pydantic builds the validator of a type at its first use, because a command and a runner need
     only some of them. The zygote calls `build_validators` before it forks services.

@@ -139,9 +139,9 @@ def test_a_reranker_is_told_from_an_embedding_model() -> None:
 
 def test_a_reranker_that_llama_server_computes_otherwise_is_refused() -> None:
     assert "the classifier has 3 labels" in why(ranked(outputs=3))
-    assert "BERT with token types or a last separator" in why(ranked(types=2))
+    assert "token types or a separator at the end" in why(ranked(types=2))
     pieces = {"tokenizer.ggml.model": "bert"}
-    assert "BERT with token types or a last separator" in why(ranked(**pieces))
+    assert "token types or a separator at the end" in why(ranked(**pieces))
 
 
 def test_tensors_that_overlap_or_have_one_name_are_refused() -> None:
