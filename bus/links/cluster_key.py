@@ -10,6 +10,7 @@ fingerprint.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 import re
@@ -119,11 +120,13 @@ def derive(key: ClusterKey, use: str, *parts: str, length: int = KEY_BYTES) -> b
     return hkdf(key.secret, salt=LABEL, info=info, length=length)
 
 
+@functools.lru_cache(maxsize=256)
 def node_secret(key: ClusterKey, node: NodeId) -> bytes:
     """Return the Curve25519 secret of a node: its identity as a server and as a client."""
     return derive(key, "node", node)
 
 
+@functools.lru_cache(maxsize=8)
 def door_secret(key: ClusterKey) -> bytes:
     """Return the Curve25519 secret that all members share, for nodes that have not met yet."""
     return derive(key, "door")
