@@ -147,7 +147,7 @@ def run_service(
             traffic = open_traffic(endpoints.folder, process, node)
             speaker = Speaker(node, process, new_boot())
             shell = Shell(speaker, endpoints, reactor, log, keyring, traffic)
-            follow_level(log, levels)
+            follow_level(log, levels, reactor.every)
             with stack_sampler(endpoints, shell.speaker):
                 service = build(shell)
                 if isinstance(service, EndsInOrder):

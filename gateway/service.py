@@ -33,7 +33,7 @@ from gateway.exchange import EndedRequests, OpenStreams, Parts, StreamFolder, ca
 from gateway.fetching import open_tools, providers
 from gateway.records import AllRecords, Application, open_all
 from gateway.requests.dispatcher import Dispatcher
-from gateway.requests.tasks import open_tasks
+from gateway.requests.tasks import follow_files, open_tasks
 from gateway.tracing import sampler_of
 from gateway.view.counters import Counters
 from gateway.view.metrics import FLUSH_S, Metrics
@@ -151,7 +151,7 @@ def build_service(
         dispatcher=dispatcher,
         provided=provided,
         clients=clients,
-        tasks=open_tasks(options.tasks_file, reactor, log, tells=near.number == 0),
+        tasks=open_tasks(options.tasks_file, log, tells=near.number == 0),
         streams=OpenStreams(reactor, StreamFolder(Path(options.endpoints.folder) / "streams", log)),
         tools=open_tools(options, log),
         tracing=sampler_of(options, lambda: cluster.bus.state.trace_ratio, random.random),
@@ -167,6 +167,7 @@ def build_service(
             options=options,
         ),
     )
+    follow_files((parts.tasks, clients.book), reactor)
     near.answer(table.READ_STREAM, parts.streams.read_for)
     watch = Watch(options, cluster.bus, cluster.readings, counters, near, json_bytes)
     return HttpService(cluster, parts, records, watch, boot)
@@ -208,7 +209,7 @@ class ServiceHandle:
         if self.application is None:
             raise RuntimeError("the HTTP process has no application")
         self._service = build_service(self.options, asyncio.get_running_loop(), self.application)
-        follow_level(self._service.log, self.options.levels)
+        follow_level(self._service.log, self.options.levels, self._service.reactor.every)
         if self.on_start is not None:
             self.on_start(self._service)
         return self._service

@@ -16,7 +16,6 @@ import json
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -257,27 +256,24 @@ class LevelFollower:
         self._seen = mark
         try:
             level, trouble = self._source.level_now()
-        except ShoalError as error:
-            level, trouble = "", str(error)
+        except Exception as error:  # a settings file must not end a service's loop
+            level, trouble = "", str(error) if isinstance(error, ShoalError) else repr(error)
         if trouble:
             if before is not None:
                 self._log.warning(f"{trouble} (the log level does not change)")
         elif self._log.set_level(level):
             self._log.info("log level changed", level_now=level)
 
-    def run(self) -> None:
-        """Check every second for as long as this process lives."""
-        while True:
-            self.look()
-            time.sleep(LOOK_S)
 
-
-def follow_level(log: Log, source: LevelSource | None) -> None:
-    """Start a thread that keeps a log, and all logs bound to it, at the level of `source`; None:
-    the level is fixed."""
+def follow_level(
+    log: Log, source: LevelSource | None, every: Callable[[float, Callable[[], None]], object]
+) -> None:
+    """Keep a log, and all logs bound to it, at the level of `source`, checked each second by a
+    timer of `every` (`Reactor.every`). None: the level is fixed."""
     if source is not None:
         follower = LevelFollower(log, source)
-        threading.Thread(target=follower.run, name="log-level", daemon=True).start()
+        follower.look()
+        every(LOOK_S, follower.look)
 
 
 def _mark_of(file: Path) -> tuple[int, int, int]:

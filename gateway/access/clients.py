@@ -72,7 +72,7 @@ class AskingClients:
         dispatcher: Dispatcher,
         log: Log,
     ) -> None:
-        self.book = open_profiles(options.clients_file, reactor, log, tells=near.number == 0)
+        self.book = open_profiles(options.clients_file, log, tells=near.number == 0)
         self._options = options
         self._now = reactor.now
         self._near = near
@@ -223,6 +223,8 @@ class AskingClients:
 
     def _tell(self) -> None:
         profiles, now = self.book.table, self._now()
+        if not profiles.clients and not self._sent and self.cooldowns.is_empty:
+            return
         bounded = any(client.max_waiting is not None for client in profiles.clients.values())
         waiting = self._waiting() if bounded else Counter[ClientName]()
         rows = self.cooldowns.rows(

@@ -6,7 +6,13 @@ modules `order` and `attempt` are pure; `book` reads the files.
 """
 
 from gateway.requests.tasks.attempt import OF_WAITING, Attempt, leads_on
-from gateway.requests.tasks.book import ClientBook, TaskBook, open_profiles, open_tasks
+from gateway.requests.tasks.book import (
+    ClientBook,
+    TaskBook,
+    follow_files,
+    open_profiles,
+    open_tasks,
+)
 from gateway.requests.tasks.order import CandidateChoice, CandidateOrder, order_of
 
 __all__ = [
@@ -16,6 +22,7 @@ __all__ = [
     "CandidateOrder",
     "ClientBook",
     "TaskBook",
+    "follow_files",
     "leads_on",
     "open_profiles",
     "open_tasks",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -21,7 +21,6 @@ from bus.wire.errors import ConfigError
 LOOK_S = 1.0
 Stamp = tuple[int, ...] | None
 Read = TypeVar("Read", bound=FileTable)
-Book = TypeVar("Book", "TaskBook", "ClientBook")
 
 
 class FileBook(Generic[Read]):
@@ -96,29 +95,34 @@ class ClientBook(FileBook[ClientTable]):
         super().__init__(file, ClientTable(), read_clients, tell)
 
 
-def open_tasks(file: str, reactor: Reactor, log: Log, *, tells: bool) -> TaskBook:
-    """Return the tasks of a file ("": no file), and check the file each second from now on. Only
-    the process with `tells` logs errors, so that each error is logged once per gateway."""
-    return _followed(TaskBook(file, log.warning if tells else _nothing), reactor)
+def open_tasks(file: str, log: Log, *, tells: bool) -> TaskBook:
+    """Return the tasks of a file ("": no file). Only the process with `tells` logs errors, so that
+    each error is logged once per gateway."""
+    return TaskBook(file, log.warning if tells else _nothing)
 
 
-def open_profiles(file: str, reactor: Reactor, log: Log, *, tells: bool) -> ClientBook:
-    """Return the client profiles of a file, which is checked each second from now on. Only the
-    process with `tells` logs errors."""
-    return _followed(ClientBook(file, log.warning if tells else _nothing), reactor)
+def open_profiles(file: str, log: Log, *, tells: bool) -> ClientBook:
+    """Return the client profiles of a file ("": no file). Only the process with `tells` logs
+    errors."""
+    return ClientBook(file, log.warning if tells else _nothing)
 
 
-def _followed(book: Book, reactor: Reactor) -> Book:
-    looking: list[asyncio.Future[None]] = []
+def follow_files(books: Sequence[TaskBook | ClientBook], reactor: Reactor) -> None:
+    """Check the files of `books` each second from now on, in one thread, unless the last check
+    still runs."""
+    followed = [book for book in books if book.file is not None]
+    checks: list[asyncio.Future[None]] = []
 
-    def look() -> None:
-        """Check the file in a thread, unless the last check still runs."""
-        if not looking or looking[0].done():
-            looking[:] = [asyncio.get_running_loop().run_in_executor(None, book.look)]
+    def look_at_all() -> None:
+        for book in followed:
+            book.look()
 
-    if book.file is not None:
-        reactor.every(LOOK_S, look)
-    return book
+    def begin() -> None:
+        if not checks or checks[0].done():
+            checks[:] = [asyncio.get_running_loop().run_in_executor(None, look_at_all)]
+
+    if followed:
+        reactor.every(LOOK_S, begin)
 
 
 def _nothing(_text: str) -> None:

@@ -6,10 +6,11 @@ from __future__ import annotations
 import io
 import json
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from bus.process.logs import LevelFollower, LevelSource, Log
+from bus.process.logs import LevelFollower, LevelSource, Log, follow_level
 from bus.wire.errors import ConfigError
 
 
@@ -50,6 +51,23 @@ def test_a_log_and_what_is_bound_to_it_follow_the_level(tmp_path: Path) -> None:
         "debug after odd",
         "warning after odd",
     ]
+
+
+def test_a_file_that_breaks_the_parser_is_trouble_and_nothing_else(tmp_path: Path) -> None:
+    file, out = tmp_path / "shoal.toml", io.StringIO()
+
+    def now() -> tuple[str, str]:
+        """Fail as Python's TOML parser does on thousands of nested arrays."""
+        if file.exists():
+            raise RecursionError("maximum recursion depth exceeded")
+        return "info", ""
+
+    turns: list[Callable[[], None]] = []
+    log = Log(node="n1", process="worker", stream=out)
+    follow_level(log, LevelSource(file, now), lambda _seconds, look: turns.append(look))
+    file.write_text("x = " + "[" * 9)
+    turns[0]()
+    assert "RecursionError" in json.loads(out.getvalue())["message"]
 
 
 def test_a_line_tells_its_time_by_iso_8601_and_no_field_of_a_caller_takes_its_place() -> None:
