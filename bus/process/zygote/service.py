@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib
 import io
 import os
 import runpy
@@ -41,7 +40,6 @@ def become(package: str, argv: Sequence[str], env: Mapping[str, str]) -> NoRetur
         open_streams(unbuffered=bool(env.get("PYTHONUNBUFFERED")))
         sys.argv, sys.orig_argv = [""], list(argv)
         setproctitle.setproctitle(" ".join(argv))
-        importlib.invalidate_caches()
         code = run(package)
         finish()
     except BaseException:
