@@ -45,6 +45,15 @@ class RunProgress:
     begun: bool
 
 
+@dataclass(frozen=True, slots=True)
+class JobsLook:
+    """The jobs of a node, as an idle runner of jobs checks them. `is_waiting`: a job is queued.
+    `beats` has (runner, beat) of each running job."""
+
+    is_waiting: bool
+    beats: Sequence[tuple[str, int]]
+
+
 class JobRecords:
     """Reads and changes the jobs of a node, for one HTTP process."""
 
@@ -186,9 +195,14 @@ class JobRecords:
         now_s = self._wall_s()
         await self._write(*table.again(name, now_s + wait_s, now_s), durable=True)
 
-    async def runner_beats(self) -> list[tuple[str, int]]:
-        """Return (runner, beat) of each running job on this node."""
-        return [(runner, beat) for _, runner, beat in await self._rows(table.BEATS)]
+    async def look(self) -> JobsLook:
+        """Return whether jobs wait and which jobs run, with one question to the records thread."""
+
+        def ask(file: RecordsFile) -> JobsLook:
+            beats, [[is_waiting]] = file.read([table.BEATS, table.WAITING])
+            return JobsLook(bool(is_waiting), [(runner, beat) for _, runner, beat in beats])
+
+        return await self._records.ask(ask)
 
     async def take_from(self, runner: str) -> None:
         """Queue the jobs of a dead runner again. A job that was being stopped, or whose processes

@@ -239,15 +239,20 @@ class JobRunner:
         if self._runs:
             await self._advance()
         at = now()
+        may_wait = True
         if at >= self._looked_at + IDLE_S:
             self._looked_at = at
-            for runner in self._watch.dead(await self._jobs.runner_beats(), at):
+            look = await self._jobs.look()
+            dead = self._watch.dead(look.beats, at)
+            may_wait = look.is_waiting or bool(dead)
+            for runner in dead:
                 self._log.warning("taking over jobs of a process that ended", runner=runner)
                 await self._jobs.take_from(runner)
         if at >= self._pruned_at + PRUNE_S:
             self._pruned_at = at
             await self._jobs.prune()
-        await self._claim()
+        if may_wait:
+            await self._claim()
 
     async def _claim(self) -> None:
         """Claim queued jobs until none is left or the node runs the maximum number of jobs."""
