@@ -177,6 +177,7 @@ class BusClient:
             speaker, self._letters, reactor, security, self.traffic, self._answered
         )
         self._hearers: list[tuple[str, OnEnvelope]] = []
+        self._ignored: set[bytes] = set()
         self._dropped = CountedWarning(log, "dropped a message that cannot be decoded")
         self._retained: dict[str, Message] = {}
         self._commands: dict[CommandId, _OpenCommand] = {}
@@ -220,6 +221,11 @@ class BusClient:
         self._hearers.append((prefix, on_envelope))
         for plane in planes:
             self._ins[plane].subscribe(prefix)
+
+    def ignore(self, topic: str) -> None:
+        """Drop messages of exactly this topic unread. For a process that hears a prefix, but does
+        not need its own messages."""
+        self._ignored.add(topic.encode())
 
     # --- the leader ----------
 
@@ -282,6 +288,8 @@ class BusClient:
                 self._receive_message(topic, payload)
 
     def _receive_message(self, raw_topic: bytes, payload: bytes) -> None:
+        if raw_topic in self._ignored:
+            return
         topic = raw_topic.decode(errors="replace")
         try:
             envelope = decode(payload)

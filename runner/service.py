@@ -84,6 +84,7 @@ class RunnerService:
         self._memory = ProcessMemory(factories.engine_bytes)
         self._prepared = False
         self._busy_at: float | None = None
+        self._skips = False
         self._loading = OwedTime(CoreWaits(working_tasks(ENGINE_THREAD, TEXT_THREAD)))
         self._cancelled = deque[RequestId](maxlen=CANCELS_KEPT)
         speaker = shell.speaker
@@ -231,15 +232,16 @@ class RunnerService:
         if why := self._memory.look(self.phase if serves else "loading", promised_bytes):
             self.leave(lifecycle.OVER_MEMORY, "runner_lost", why)
         self._say_hello()
-        self._tell_reading()
+        self._skips = self.phase == "ready" and self._busy_at is None and not self._skips
+        if not self._skips:
+            self._tell_reading()
 
     def _tell_reading(self) -> None:
         if self._role is None or self.phase == "ended":
             return
         reading = self._role.reading(self._reactor.now())
         if reading is not None:
-            speaker = self._shell.speaker
-            kind = "collective"
+            speaker, kind = self._shell.speaker, "collective"
             if isinstance(reading, RunnerReading):
                 used_bytes = self._memory.used_bytes + reading.process_bytes
                 kind, reading = "runner", reading.model_copy(update={"process_bytes": used_bytes})

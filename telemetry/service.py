@@ -1,5 +1,8 @@
-"""Talks to the bus for telemetry: publishes a reading each second and the sensors' readings, and
-answers questions about processes.
+"""Talks to the bus for telemetry: publishes readings of the node and of its sensors, and answers
+questions about processes.
+
+The node is measured each second, or every `ALIKE_S` while its readings show no change. Each
+measurement is published.
 
 Measuring blocks on supervisord and the file system, so it has its own thread. That thread hands its
 facts to the loop, which alone publishes. A failed measurement is logged once and retried a second
@@ -9,21 +12,15 @@ later. If supervisord does not answer, a reading lacks the processes, but nothin
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from bus.hardware.thunderbolt import bridge_loops
-from bus.links.certificates import standing, validity_of
-from bus.links.tls_files import read_served
 from bus.links.transport import Link
 from bus.membership.peer_table import SameIds
 from bus.process.clock import now as clock_now
-from bus.process.clock import wall
-from bus.process.endpoints import Removed
-from bus.process.logs import dead_threads
-from bus.process.ports import listening, port_owner
 from bus.process.supervisor import ProcessRefused, SupervisedProcess
 from bus.service import Shell
 from bus.wire.api_keys import keys_were_lost
@@ -34,168 +31,24 @@ from bus.wire.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
 from bus.wire.messages.readings import (
     FetchReading,
     NodeReading,
-    ProcessReading,
     ThunderboltReading,
     WeightsReading,
 )
 from bus.wire.topics import reading_topic
-from telemetry import diagnose, probes
+from telemetry import diagnose
 from telemetry.examine import Examiner, ProcessTarget
 from telemetry.hardware import HardwarePublisher, HardwareWatch, SensorSource
-from telemetry.health import UNREACHABLE_S, ClosedPort, NodeFacts, SilentPeer, findings
+from telemetry.health import UNREACHABLE_S, NodeFacts, SilentPeer, findings
+from telemetry.node import GATEWAY, Keep, ListProcesses, NodeMeter, are_alike, children
 
 PERIOD_S = 1.0
-CABLES_S = 60.0
+ALIKE_S = 2.0
+"""Seconds between two measurements while the last two readings were alike."""
 CABLES_FRESH_S = 15.0
-CHILDREN_S = 10.0
-DOORS_S = 15.0
-"""Seconds between two checks of ports. Younger processes may not listen yet and are not checked."""
-RATE_SPAN_S = 3.0
-GATEWAY = "gateway"
-HTTP_PROCESS = "HTTP process of the gateway"
-"""The description of a gateway's child, which gunicorn manages and supervisord does not know."""
-
-
-ListProcesses = Callable[[], Sequence[SupervisedProcess]]
-Keep = Callable[[Collection[str], float], tuple[Removed, ...]]
-"""Restores removed files and folders of the node, and returns the removed ones. Takes the names of
-the running processes, and the time."""
-
-
-class NodeMeter:
-    """Measures a node; processor loads are averages over `RATE_SPAN_S`. For use in one thread."""
-
-    def __init__(
-        self,
-        node: NodeId,
-        list_processes: ListProcesses,
-        folder: Path,
-        *,
-        journal: Path,
-        doors: Mapping[str, Sequence[int]],
-        runtime: str = "",
-        keep: Keep = lambda _running, _now: (),
-    ) -> None:
-        self._node = node
-        self._keep = keep
-        self._runtime = runtime
-        self._journal = journal
-        self.supervised = probes.SupervisorList(list_processes)
-        self._folder = folder
-        self._doors = doors
-        self._closed: tuple[ClosedPort, ...] = ()
-        self._doors_at = clock_now()
-        self._rates = probes.Rates(RATE_SPAN_S)
-        self._cables: ThunderboltReading | None = None
-        self._cables_at = -CABLES_S
-        self._http: tuple[int, ...] = ()
-        self._http_of = 0
-        self._http_at = -CHILDREN_S
-
-    def measure(self) -> NodeFacts:
-        """Return the current facts about the node. May wait for supervisord."""
-        at = clock_now()
-        busy = self._rates.rate("cpu", at, probes.cpu_busy_s())
-        keys: set[object] = {"cpu"}
-        processes: list[ProcessReading] = []
-        for supervised in self.supervised.at(at):
-            processes.append(self._process(supervised, keys))
-            if supervised.name == GATEWAY and supervised.pid:
-                for count, pid in enumerate(self._http_processes(supervised.pid, at), 1):
-                    name = f"{GATEWAY}/{count}"
-                    child = replace(
-                        supervised, name=name, pid=pid, status="running", description=HTTP_PROCESS
-                    )
-                    processes.append(self._process(child, keys))
-        self._rates.keep(keys)
-        memory, disk = probes.memory(), probes.disk(self._folder)
-        served = read_served(self._runtime)
-        valid = validity_of(served.certificates[0]) if served.certificates else None
-        reading = NodeReading(
-            node=self._node,
-            memory_total_bytes=memory.total_bytes,
-            memory_available_bytes=memory.available_bytes,
-            cpu_ratio=min(1.0, max(0.0, busy / probes.cores())),
-            load_1m=probes.load_1m(),
-            disk_total_bytes=disk.total_bytes,
-            disk_free_bytes=disk.free_bytes,
-            processes=tuple(processes),
-            measured_at_s=wall(),
-            thunderbolt=self._thunderbolt(at),
-            wired_bytes=memory.wired_bytes,
-        )
-        return NodeFacts(
-            reading,
-            closed_ports=self._closed_ports(processes, at),
-            damaged_files=(
-                *probes.damaged_files(self._journal),
-                *probes.damaged_files(self._journal.parent),
-            ),
-            dead_threads=dead_threads(self._runtime, probes.is_there) if self._runtime else (),
-            pair_trouble=served.trouble,
-            certificate_standing="" if valid is None else standing(valid, wall()),
-            removed=self._keep([process.name for process in processes if _is_settled(process)], at),
-        )
-
-    def _closed_ports(
-        self, processes: Sequence[ProcessReading], at: float
-    ) -> tuple[ClosedPort, ...]:
-        """Return the ports at which their processes do not listen, checked every `DOORS_S`."""
-        if at - self._doors_at >= DOORS_S:
-            self._doors_at = at
-            settled = [process for process in processes if _is_settled(process)]
-            self._closed = tuple(
-                ClosedPort(port, process.name, port_owner(port) or "an unknown process")
-                for process in settled
-                for port in self._missing(process)
-            )
-        return self._closed
-
-    def _missing(self, process: ProcessReading) -> Sequence[int]:
-        doors = self._doors.get(process.name, ())
-        open_ports = listening(process.pid) if doors else frozenset[int]()
-        return [port for port in doors if port not in open_ports]
-
-    def _http_processes(self, gateway: int, at: float) -> tuple[int, ...]:
-        """Return the pids of a gateway's children. A search reads every process of the machine, so
-        its result is reused until a child has ended, for at most `CHILDREN_S`."""
-        stale = gateway != self._http_of or at - self._http_at >= CHILDREN_S or not self._http
-        if stale or not all(probes.is_there(child) for child in self._http):
-            self._http, self._http_of = tuple(probes.children(gateway)), gateway
-            self._http_at = at
-        return self._http
-
-    def _thunderbolt(self, at: float) -> ThunderboltReading | None:
-        if at - self._cables_at >= CABLES_S:
-            self._cables, self._cables_at = probes.thunderbolt(), at
-        return self._cables
-
-    def _process(self, supervised: SupervisedProcess, keys: set[object]) -> ProcessReading:
-        sample = probes.process(supervised.pid) if supervised.pid else None
-        ratio = 0.0
-        if sample is not None:
-            key = (sample.pid, sample.started_at_s)
-            keys.add(key)
-            ratio = self._rates.rate(key, clock_now(), sample.cpu_s)
-        return ProcessReading(
-            name=supervised.name,
-            pid=supervised.pid,
-            status=supervised.status,
-            cpu_s=sample.cpu_s if sample else 0.0,
-            cpu_ratio=ratio,
-            resident_bytes=sample.resident_bytes if sample else 0,
-            threads=sample.threads if sample else 0,
-            uptime_s=max(0.0, wall() - sample.started_at_s) if sample else 0.0,
-            description=supervised.description,
-        )
-
-
-def _is_settled(process: ProcessReading) -> bool:
-    return bool(process.pid) and process.uptime_s >= DOORS_S
 
 
 class Telemetry:
-    """The service: publishes a reading each second and answers questions about processes."""
+    """The service: measures the node each second and answers questions about processes."""
 
     def __init__(
         self,
@@ -232,6 +85,8 @@ class Telemetry:
         self._peer_heard_at: dict[NodeId, float] = {}
         self._peer_cables: dict[NodeId, ThunderboltReading] = {}
         self._fetches: tuple[FetchReading, ...] = ()
+        self._published: NodeReading | None = None
+        self._period_s = PERIOD_S
         self._stop = threading.Event()
         capability = diagnose.probe()
         shell.log.info("py-spy", allowed=capability.allowed, reason=capability.reason)
@@ -241,6 +96,7 @@ class Telemetry:
         shell.reactor.watch(self._questions, self._take_question)
         self.client.on_state.append(lambda _state: self._meter.supervised.renew())
         self.client.hear("reading.node", self._peer_heard)
+        self.client.ignore(reading_topic("node", self.node))
         self._same_ids = SameIds(self.node)
         self.client.hear("reading.peers", self._reading_heard)
         self.client.hear(reading_topic("weights", self.node), self._reading_heard)
@@ -262,9 +118,9 @@ class Telemetry:
         targets: dict[str, ProcessTarget] = {}
         for supervised in self._list_processes():
             name, pid = supervised.name, supervised.pid
-            children = tuple(probes.children(pid)) if name == GATEWAY and pid else ()
-            targets[name] = ProcessTarget(name, pid, supervised.status, children)
-            for count, child in enumerate(children, 1):
+            http_pids = tuple(children(pid)) if name == GATEWAY and pid else ()
+            targets[name] = ProcessTarget(name, pid, supervised.status, http_pids)
+            for count, child in enumerate(http_pids, 1):
                 targets[f"{name}/{count}"] = ProcessTarget(f"{name}/{count}", child, "running")
         return targets
 
@@ -298,13 +154,15 @@ class Telemetry:
                 self._complain(f"could not measure: {type(error).__name__}: {error}")
             else:
                 self.shell.reactor.call(partial(self._publish, measured))
-            self._stop.wait(max(0.05, PERIOD_S - (clock_now() - began)))
+            self._stop.wait(max(0.05, self._period_s - (clock_now() - began)))
 
     def _publish(self, measured: NodeFacts) -> None:
         if self._stop.is_set():
             return
         all_findings = findings(self._facts(measured))
         reading = measured.measured.model_copy(update={"findings": all_findings})
+        is_alike = self._published is not None and are_alike(self._published, reading)
+        self._published, self._period_s = reading, ALIKE_S if is_alike else PERIOD_S
         self.client.publish(reading_topic("node", self.node), reading)
 
     def _facts(self, measured: NodeFacts) -> NodeFacts:

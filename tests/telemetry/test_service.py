@@ -204,8 +204,8 @@ def test_bridges_in_a_ring_are_told_by_a_node_on_it(
             bridged=True, domains=domains, peers=tuple(f"{one}-{name}" for one in near)
         )
 
-    monkeypatch.setattr("telemetry.service.CABLES_S", 0.0)
-    monkeypatch.setattr("telemetry.probes.thunderbolt", lambda: cables("n1", "n2", "n3"))
+    monkeypatch.setattr("telemetry.node.meter.CABLES_S", 0.0)
+    monkeypatch.setattr("telemetry.node.probes.thunderbolt", lambda: cables("n1", "n2", "n3"))
     mine = bench.reading_with(lambda one: one.thunderbolt is not None)
     assert "thunderbolt_loop" not in [one.code for one in mine.findings]
     for name, other in (("n2", "n3"), ("n3", "n2")):
@@ -220,7 +220,7 @@ def test_bridges_in_a_ring_are_told_by_a_node_on_it(
 def test_a_port_at_which_a_process_does_not_listen_is_told_until_it_does(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("telemetry.service.DOORS_S", 0.0)
+    monkeypatch.setattr("telemetry.node.meter.DOORS_S", 0.0)
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         bench.doors["bus"] = [one.getsockname()[1]]

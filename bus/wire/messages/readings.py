@@ -55,7 +55,8 @@ class ThunderboltReading(Message):
 
 
 class NodeReading(Message):
-    """A node's memory, processor, disk and processes. Sent every second.
+    """A node's memory, processor, disk and processes. Sent every second on
+    change, else every two seconds.
 
     `cpu_ratio` is 0..1 over all cores; the one of a process counts cores (2.0 is two of them).
     `findings`: worst first; a node without a finding about itself is healthy. Only Macs report
@@ -117,9 +118,9 @@ class LinkReading(Message):
 
 
 class RunnerReading(Message):
-    """A runner's queue, speed and memory, sent every second. Ratios are 0..1; `per_s` figures cover
-    the last second. Every rank of a group has one; only the lead (`rank` 0) reports requests,
-    tokens and KV.
+    """A runner's queue, speed and memory, sent every second, every two seconds without requests.
+    Ratios are 0..1; `per_s` figures cover the time since the last reading. Every rank of a group
+    has one; only the lead (`rank` 0) reports requests, tokens and KV.
 
     `best_waiting_priority`: the smallest of the waiting rows; `best_running_priority`: of the
     running rows. `last_used_ago_s`: since a request was last open. `kv`: its layers' KV format:

@@ -109,6 +109,19 @@ def test_a_new_subscriber_alone_gets_every_retained_value(bench: Bench) -> None:
     assert sorted(new) == [f"reading.demand.n1.{n}" for n in "abc"]
 
 
+def test_an_ignored_topic_is_not_heard_and_its_siblings_are(bench: Bench) -> None:
+    heard: list[str] = []
+    client = bench.client("b")
+    client.hear("reading.demand", lambda topic, _: heard.append(topic))
+    client.ignore("reading.demand.n1.a")
+    publisher = bench.client("a")
+    bench.settle()
+    for name in ("a", "ab", "b"):
+        publisher.publish(f"reading.demand.n1.{name}", DemandReading(node=NODE, process=name))
+    assert bench.until(lambda: "reading.demand.n1.b" in heard)
+    assert heard == ["reading.demand.n1.ab", "reading.demand.n1.b"]
+
+
 def test_nothing_is_lost_to_others_when_somebody_subscribes_or_leaves(bench: Bench) -> None:
     heard: list[str] = []
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry import probes
-from telemetry.probes import Rates, Window
+from telemetry.node import probes
+from telemetry.node.probes import Rates, Window
 
 VM_STAT = """\
 Mach Virtual Memory Statistics: (page size of 16384 bytes)
@@ -119,3 +121,21 @@ def test_forgotten_keys_start_anew() -> None:
     assert rates.rate("a", 1.0, 4.0) == pytest.approx(4.0)
     rates.keep({"b"})
     assert rates.rate("a", 2.0, 8.0) == 0.0
+
+
+def test_the_sample_of_a_process_is_what_psutil_says() -> None:
+    program = "open('/proc/self/comm', 'w').write(') S 1 (') if LINUX else 0; print(); input()"
+    program = program.replace("LINUX", str(sys.platform == "linux"))
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe) as child:
+        try:
+            assert child.stdout is not None and child.stdout.readline()
+            first, other = psutil.Process(child.pid), probes.process(child.pid)
+            assert other is not None and other.pid == child.pid
+            age_s = time.time() - first.create_time()
+            assert abs(other.uptime_s - age_s) < 1.0 and other.cpu_s <= sum(first.cpu_times()[:2])
+            assert other.threads == first.num_threads() and other.resident_bytes > 0
+            again = probes.process(child.pid)
+            assert again is not None and again.started == other.started
+        finally:
+            child.kill()

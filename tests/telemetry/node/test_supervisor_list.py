@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from bus.process.supervisor import Status, SupervisedProcess
-from telemetry.probes import LIST_S, SupervisorList
+from telemetry.node.probes import LIST_S, SupervisorList
 
 
 class Supervised:
