@@ -108,7 +108,8 @@ class Master:
         for prefix in HEARD:
             client.hear(prefix, self._observe)
         client.hear(reading_topic("peers", client.speaker.node), self._observe_peers)
-        reactor.every(PLAN_S, self._plan)
+        self._skips_plan = False
+        reactor.every(PLAN_S, self._plan_in_turn)
         self.shell.begin()
 
     def end_in_order(self, done: Callable[[], None]) -> None:
@@ -225,6 +226,15 @@ class Master:
         if isinstance(reading, PeersReading) and reading.node == self.client.speaker.node:
             self._holder.view.hear(reading, self._reactor.now())
             self.shell.know(consensus.candidates_in(reading))
+
+    def _plan_in_turn(self) -> None:
+        """Plan because time has passed. On a cluster of one node where no model waits for memory,
+        every second turn is enough: changes of demand and load plan at once."""
+        pool = self._pool_told
+        is_quiet = pool is not None and not pool.waits and len(self.candidate.state.nodes) < 2
+        self._skips_plan = is_quiet and not self._skips_plan
+        if not self._skips_plan:
+            self._plan()
 
     def _plan(self) -> None:
         if self.candidate.election.decides:
