@@ -197,8 +197,16 @@ class Link:
             self.on_sent()
         return True
 
+    @property
+    def _is_readable(self) -> bool:
+        """Return whether a message is waiting. Cheaper than a `recv` that raises `zmq.Again`, which
+        would end each drain of the link."""
+        return bool(cast(int, self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
     def receive(self) -> Frames | None:
         """Return the next message; None if no message is waiting."""
+        if not self._is_readable:
+            return None
         try:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
@@ -212,6 +220,8 @@ class Link:
         for a sender without proof (a plain connection, or a first hello: `DoorSecurity`). Return
         None if no message is waiting. Only for links that bind: ZeroMQ names the clients of a
         socket, but not its servers."""
+        if not self._is_readable:
+            return None
         try:
             frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:

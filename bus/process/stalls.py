@@ -22,9 +22,12 @@ from bus.process.memory import mapped_file
 
 BOUNDS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LEAST_S = 0.01
-LOOK_AGAIN_S = 0.05
+LOOK_AGAIN_S, CALM_AGAIN_S = 0.05, 1.0
 """The time that a thread waited for a core is measured again if the last measurement is older than
-this at the beginning of an iteration."""
+this at the beginning of an iteration. The second interval is for a thread that hardly waited since
+the measurement before: reading the file costs an idle process more than anything else here."""
+CALM_RATIO = 0.002
+"""A thread that waited for a core for less than this share of the time hardly waited."""
 _ENDING = ".stalls"
 _FORM = struct.Struct(f"<64s{len(BOUNDS_S) + 1}Qdd")
 
@@ -60,11 +63,12 @@ class StallMeter:
         self._woke_at = now()
         self._waited_s = 0.0
         self._looked_at = float("-inf")
+        self._again_s = LOOK_AGAIN_S
 
     def woke(self) -> None:
         """Begin an iteration of the loop."""
         self._woke_at = now()
-        if self._woke_at - self._looked_at > LOOK_AGAIN_S:
+        if self._woke_at - self._looked_at > self._again_s:
             self._look()
 
     def done(self) -> None:
@@ -102,7 +106,11 @@ class StallMeter:
         _FORM.pack_into(self._shared, 0, *fields)
 
     def _look(self) -> None:
+        before_s, before_at = self._waited_s, self._looked_at
         self._waited_s, self._looked_at = self._wait.seconds(), now()
+        waited_s = self._waited_s - before_s
+        passed_s = min(CALM_AGAIN_S, self._looked_at - before_at)
+        self._again_s = CALM_AGAIN_S if waited_s < CALM_RATIO * passed_s else LOOK_AGAIN_S
 
 
 class _CoreWait:

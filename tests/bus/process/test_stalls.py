@@ -68,6 +68,28 @@ def test_what_holds_the_interpreter_stalls_an_asyncio_loop(tmp_path: Path) -> No
     assert read_stalls(tmp_path)["gateway:0"].longest_s >= 0.2
 
 
+@pytest.mark.parametrize(("waits_ratio", "reads"), [(0.0, 2), (0.001, 2), (0.1, 18)])
+def test_a_thread_that_hardly_waits_for_a_core_is_measured_less_often(
+    waits_ratio: float, reads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Waits:
+        reads = 0
+
+        def seconds(self) -> float:
+            self.reads += 1
+            return waits_ratio * clock[0]
+
+    clock, waits = [10.0], Waits()
+    monkeypatch.setattr("bus.process.stalls.now", lambda: clock[0])
+    meter = StallMeter(tmp_path, "bus")
+    monkeypatch.setattr(meter, "_wait", waits)
+    for _ in range(200):  # two seconds
+        meter.woke()
+        clock[0] += 0.01
+    assert reads <= waits.reads <= 2 * reads + 2
+    meter.close()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of waiting for a core")
 def test_waiting_for_a_core_is_no_stall(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
