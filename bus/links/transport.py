@@ -197,15 +197,9 @@ class Link:
             self.on_sent()
         return True
 
-    @property
-    def _is_readable(self) -> bool:
-        """Return whether a message is waiting. Cheaper than a `recv` that raises `zmq.Again`, which
-        would end each drain of the link."""
-        return bool(cast(int, self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
-
     def receive(self) -> Frames | None:
         """Return the next message; None if no message is waiting."""
-        if not self._is_readable:
+        if not _is_readable(self.socket):
             return None
         try:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
@@ -220,7 +214,7 @@ class Link:
         for a sender without proof (a plain connection, or a first hello: `DoorSecurity`). Return
         None if no message is waiting. Only for links that bind: ZeroMQ names the clients of a
         socket, but not its servers."""
-        if not self._is_readable:
+        if not _is_readable(self.socket):
             return None
         try:
             frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -347,3 +341,9 @@ def _proved(frame: zmq.Frame) -> NodeId | None:
 def fileno_of(socket: zmq.Socket[bytes]) -> int:
     """Return the descriptor whose edge signals a possible event on the socket."""
     return cast(int, socket.getsockopt(zmq.FD))
+
+
+def _is_readable(socket: zmq.Socket[bytes]) -> bool:
+    """Return whether a message is waiting. Cheaper than a `recv` that raises `zmq.Again`, which
+    would end each drain of a link."""
+    return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
