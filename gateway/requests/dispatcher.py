@@ -90,7 +90,7 @@ class Dispatcher:
         self._counters = counters
         self._recalls = Recalls()
         self._memory = KeptMemory()
-        self._splits = PhaseSplits(bus, catalog, clients, self._place)
+        self._splits = PhaseSplits(bus, catalog, clients, counters, self._place)
         self._own = OwnTurns(self.requests, lambda model: catalog.has_place(model, ()), self._place)
         self._room = WaitingRoom(
             options=options,

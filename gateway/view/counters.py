@@ -32,6 +32,9 @@ DRAFTS = (
 )
 """Counters of speculative decoding, each with its help text. The names follow vLLM's metrics, whose
 names contain `spec_decode`."""
+SplitOutcome = Literal["elsewhere", "own", "failed"]
+"""Who computed a prompt that another node could compute: the other node; its own runner, because
+that was expected to be no slower; or its own runner after the other node failed."""
 MINUTE_S = 60.0
 
 
@@ -39,7 +42,8 @@ MINUTE_S = 60.0
 class ModelCounters:
     """One model's tokens, drafts and loads since the last `Counters.drain`. `itl_counts[i]` belongs
     to `ITL_BOUNDS_S[i]`. `drafters` has counts for `DRAFTS`, by drafter. `loads_s` has the seconds
-    of each load. `losses` counts requests whose runner was lost, by what became of them."""
+    of each load. `losses` counts requests whose runner was lost, by what became of them. `splits`
+    counts prompts that another node could compute, by who computed them."""
 
     tokens: int = 0
     itl_sum_s: float = 0.0
@@ -47,6 +51,7 @@ class ModelCounters:
     loads_s: list[float] = field(default_factory=list[float])
     drafters: dict[Drafter, DrafterCount] = field(default_factory=dict[Drafter, DrafterCount])
     losses: Counter[str] = field(default_factory=Counter[str])
+    splits: Counter[SplitOutcome] = field(default_factory=Counter[SplitOutcome])
 
 
 def _none_yet() -> defaultdict[str, ModelCounters]:
@@ -80,6 +85,10 @@ class Counters:
     def lost(self, model: str, outcome: Literal["resumed", "ended", "culprit"]) -> None:
         """Count a request whose runner was lost and that could have resumed."""
         self.models[model].losses[outcome] += 1
+
+    def split(self, model: str, outcome: SplitOutcome) -> None:
+        """Count a prompt that another node could have computed (`prefill_on`)."""
+        self.models[model].splits[outcome] += 1
 
     def loaded(self, model: str, seconds: float) -> None:
         """Count a load of an instance that took `seconds`."""

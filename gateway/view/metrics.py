@@ -94,6 +94,11 @@ class Metrics:
             "Requests whose runner was lost while it reported their tokens, by outcome.",
             ("model_name", "outcome"),
         )
+        self._splits = counter(
+            "shoal_prompt_splits",
+            "Prompts that another node could compute (prefill_on), by outcome.",
+            ("model_name", "outcome"),
+        )
         self._faults = counter("shoal_http_errors", "HTTP answers of 400 and above.", ("status",))
         self._exported = counter(
             "shoal_otlp_spans",
@@ -155,6 +160,8 @@ class Metrics:
                     family.labels(model, drafter).inc(count)
             for outcome, count in counters.losses.items():
                 self._losses.labels(model, outcome).inc(count)
+            for outcome, count in counters.splits.items():
+                self._splits.labels(model, outcome).inc(count)
             for seconds in counters.loads_s:
                 self._loads.labels(model).observe(seconds)
 

@@ -139,6 +139,7 @@ def tell(service: HttpService) -> None:
     drafted = Usage(drafters={"ngram": (3, 20, 15)})
     service.parts.counters.drafted("model-0", drafted)
     service.parts.counters.lost("model-0", "resumed")
+    service.parts.counters.split("model-0", "elsewhere")
     service.parts.metrics.fault(429)
     service.parts.metrics.ignored("openai", {"other": 1})
     service.parts.metrics.exported("taken", 1)

@@ -25,6 +25,7 @@ from gateway.requests.request import ClientRequest
 from gateway.requests.splitting.choice import SPLIT_TOKENS, Offer, PrefillPlan, choose_prefill
 from gateway.requests.splitting.errand import Errand, cost_question, kv_question
 from gateway.runners.pool import RunnerClients
+from gateway.view.counters import Counters, SplitOutcome
 
 TICK_S = 0.25
 COST_S = 2.0
@@ -60,12 +61,14 @@ class PhaseSplits:
         bus: BusClient,
         catalog: ModelCatalog,
         clients: RunnerClients,
+        counters: Counters,
         go_on: Callable[[ClientRequest], None],
     ) -> None:
         self._reactor = bus.reactor
         self._log = bus.log
         self._catalog = catalog
         self._clients = clients
+        self._counters = counters
         self._go_on = go_on
         self._splits: dict[RequestId, _Split] = {}
         self._over: dict[RequestId, tuple[InstanceId, int] | None] = {}
@@ -130,6 +133,7 @@ class PhaseSplits:
         if not others or len(chosen.shards) != 1:
             why = f"no other node with a ready instance matches prefill_on = {where}"
             self._log.info(_OWN, request=request.request_id, why=why)
+            self._counters.split(request.model, "own")
             return False
         now = self._reactor.now()
         split = _Split(request, chosen, others, where == AUTO, now, now + COST_S)
@@ -239,12 +243,16 @@ class PhaseSplits:
         if plan is not None:
             facts |= {"node": plan.offer.node, "tokens": plan.offer.cost.tokens}
             facts["seconds"] = round(self._reactor.now() - split.began_at, 3)
+        outcome: SplitOutcome = "elsewhere"
         if why and plan is not None:
+            outcome = "failed"
             self._log.warning(_OWN, why=why, **facts)
         elif why:
+            outcome = "own"
             self._log.info(_OWN, why=why, **facts)
         else:
             self._log.info("another node has computed a prompt", **facts)
+        self._counters.split(request.model, outcome)
         self._go_on(request)
 
     def _withdraw(self, split: _Split) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,6 +29,7 @@ from gateway.requests.splitting.errand import Errand
 from gateway.requests.splitting.splits import COST_S
 from gateway.runners.resuming import Resuming
 from gateway.runners.versions import submit_for
+from gateway.view.counters import Counters
 from tests.gateway.requests.test_routing import instance
 
 HERE, THERE = NodeId("n1"), NodeId("n2")
@@ -199,8 +200,13 @@ class Site:
             readings=readings,
         )
         bus = SimpleNamespace(reactor=self.clock, log=SimpleNamespace(info=log, warning=log))
+        self.counters = Counters()
         self.splits = PhaseSplits(
-            cast(Any, bus), cast(Any, catalog), cast(Any, self.runners), self.submitted.append
+            cast(Any, bus),
+            cast(Any, catalog),
+            cast(Any, self.runners),
+            self.counters,
+            self.submitted.append,
         )
 
     def request(self, tokens: int = 2000, **fields: Any) -> ClientRequest:
@@ -216,6 +222,9 @@ class Site:
         request = self.request(**fields)
         assert self.splits.begin(request, self.first) and request.request_id in self.splits
         return request
+
+    def outcomes(self) -> Mapping[Any, int]:
+        return dict(self.counters.drain()["m"].splits)
 
     def why(self) -> str:
         return self.lines[-1][1]["why"]
@@ -237,6 +246,7 @@ def test_the_other_node_computes_the_prompt_and_the_first_writes_the_answer() ->
     assert computed.prompt == request.wire.prompt and computed.request_id != request.request_id
     site.runners.answer("i2", "kv", cost(missing=0, saved=1999))
     assert site.submitted == [request] and request.request_id not in site.splits
+    assert site.outcomes() == {"elsewhere": 1}
     assert site.splits.take(request) is site.first
     assert site.splits.take(request) is None, "then any instance may get it"
     assert not site.splits.begin(request, site.first), "it is tried once"
@@ -251,6 +261,7 @@ def test_the_answer_is_not_written_on_the_node_that_computes_prompts() -> None:
     site.runners.answer("i1", "cost", cost(missing=10))
     site.runners.answer("i2", "cost", cost())
     assert site.splits.take(request) is site.first and "10 tokens" in site.why()
+    assert site.outcomes() == {"own": 1}
 
 
 @pytest.mark.parametrize(
@@ -265,7 +276,7 @@ def test_other_requests_are_submitted_at_once(fields: dict[str, Any]) -> None:
 def test_a_name_without_a_ready_instance_is_logged() -> None:
     site = Site("three")
     assert not site.splits.begin(site.request(), site.first)
-    assert "prefill_on = three" in site.why()
+    assert "prefill_on = three" in site.why() and site.outcomes() == {"own": 1}
 
 
 def failed(site: Site, how: str) -> None:
@@ -305,6 +316,7 @@ def test_after_a_failure_the_own_runner_computes_the_prompt(how: str) -> None:
     site.runners.answer("i2", "cost", cost(seconds=1.0))
     failed(site, how)
     assert site.submitted == [request] and WHYS[how] in site.why()
+    assert site.outcomes() == {"failed": 1}
     site.clock.later_by(100.0)
     assert len(site.submitted) == 1 and not site.clock.ticks
 
@@ -341,7 +353,8 @@ def test_earlier_versions_are_not_asked_about_costs(wants: Any) -> None:
     )
     submit = Submit(request, 1, 64, 1000)
     refusal = submit_for(submit, 15)
-    assert isinstance(refusal, Refusal) and "no prompts for other nodes" in refusal.message
+    assert isinstance(refusal, Refusal)
+    assert "cannot compute prompts for other nodes" in refusal.message
     assert submit_for(submit, 16) == submit
 
 
