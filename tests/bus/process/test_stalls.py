@@ -61,7 +61,7 @@ def test_what_holds_the_interpreter_stalls_an_asyncio_loop(tmp_path: Path) -> No
         reactor = AsyncioReactor(asyncio.get_running_loop())
         reactor.measure(StallMeter(tmp_path, "gateway:0"))
         await asyncio.sleep(0.15)
-        time.sleep(0.4)
+        time.sleep(0.8)
         await asyncio.sleep(0.15)
 
     asyncio.run(life())
