@@ -131,9 +131,9 @@ class LeadLoop:
         return is_writing
 
     def awaits_files(self) -> bool:
-        """Return whether a row may be waiting for a file of KV."""
+        """Return whether a row may be waiting for a file of KV, of this node or another."""
         disk = None if self.scheduler is None else self.scheduler.disk
-        return disk is not None and disk.is_awaited
+        return disk is not None and bool(disk.reads or disk.seeks.open)
 
     def scheduler_load(self) -> SchedulerLoad | None:
         """Return the load of the scheduler; None before the model is loaded."""
@@ -253,9 +253,10 @@ class LeadLoop:
                 self.seek(question, key)
 
     def _look(self, engine: Engine, scheduler: Scheduler) -> None:
-        """Pass this rank's memory measurement to the scheduler, if one is due."""
+        """Pass this rank's memory measurement to the scheduler, if one is due. A measurement within
+        the limit matters only after one above it."""
         look = self._watch.look(engine, self.status.steps_done)
-        if look is not None:
+        if look is not None and (look.is_over or scheduler.pressure.over):
             with self._lock:
                 scheduler.pressure.take(0, look)
 

@@ -63,8 +63,9 @@ class OpenText:
     """The text of a request. `seeds` has one seed per choice. `prompt` reads the prompt's scores if
     requested; `trace` records spans if requested. `so_far` is the output of another runner, after
     which the text continues. Raises ValueError if this runner's readers cannot reproduce that
-    output. `complete` are the choices whose text is complete in that output. `newly_parsed` are the
-    parts found since the caller last cleared it."""
+    output. `complete` are the choices whose text is complete in that output. `is_for_other`: the
+    request only computes a prompt for another node. `newly_parsed` are the parts found since the
+    caller last cleared it."""
 
     def __init__(
         self,
@@ -83,6 +84,8 @@ class OpenText:
         self.choices = [
             TextChoice(seed, reader) for seed, reader in zip(seeds, readers, strict=True)
         ]
+        question = prepared.request.question
+        self.is_for_other = question is not None and question.wants == "kv"
         self.has_begun = False
         self.is_first = so_far is None
         self.newly_parsed: list[Parsed] = []
@@ -195,6 +198,28 @@ class OpenText:
         times that other runners spent on the request."""
         before = self._before
         costs = [choice.cost for choice in self.choices if choice.cost is not None]
+        usage = Usage(
+            prompt_tokens=len(self.prepared.tokens),
+            completion_tokens=sum(len(choice.made) for choice in self.choices),
+            cached_tokens=self._cached_tokens,
+            reasoning_tokens=sum(choice.reasoning_tokens for choice in self.choices),
+            queue_s=before.queue_s + min((cost.queue_s for cost in costs), default=0.0),
+            prefill_s=before.prefill_s + max((cost.prefill_s for cost in costs), default=0.0),
+            decode_s=before.decode_s + max((cost.decode_s for cost in costs), default=0.0),
+            drafts=before.drafts,
+            drafted_tokens=before.drafted_tokens,
+            accepted_tokens=before.accepted_tokens,
+            predicted_tokens=before.predicted_tokens,
+            accepted_predicted_tokens=before.accepted_predicted_tokens,
+            drafters=before.drafters,
+        )
+        drafted = any(cost.drafts.last is not None for cost in costs)
+        return self._with_drafts(usage) if drafted else usage
+
+    # --- inside --------------------------------------------------------------------------
+
+    def _with_drafts(self, usage: Usage) -> Usage:
+        """Return the usage with the drafts of all choices added."""
         # a stop string may end a text within the tokens of a draft
         drafts = [
             choice.cost.drafts.without(max(choice.cost.completion_tokens - len(choice.made), 0))
@@ -203,23 +228,15 @@ class OpenText:
         ]
         drafters = sum_drafters(count.drafters for count in drafts)
         _, predicted, predicted_accepted = drafters.get("prediction", (0, 0, 0))
-        return Usage(
-            prompt_tokens=len(self.prepared.tokens),
-            completion_tokens=sum(len(choice.made) for choice in self.choices),
-            cached_tokens=self._cached_tokens,
-            reasoning_tokens=sum(choice.reasoning_tokens for choice in self.choices),
-            queue_s=before.queue_s + min((cost.queue_s for cost in costs), default=0.0),
-            prefill_s=before.prefill_s + max((cost.prefill_s for cost in costs), default=0.0),
-            decode_s=before.decode_s + max((cost.decode_s for cost in costs), default=0.0),
-            drafts=before.drafts + sum(count.drafts for count in drafts),
-            drafted_tokens=before.drafted_tokens + sum(count.drafted for count in drafts),
-            accepted_tokens=before.accepted_tokens + sum(count.accepted for count in drafts),
-            predicted_tokens=before.predicted_tokens + predicted,
-            accepted_predicted_tokens=before.accepted_predicted_tokens + predicted_accepted,
-            drafters=sum_drafters((before.drafters, drafters)),
-        )
-
-    # --- inside --------------------------------------------------------------------------
+        more = {
+            "drafts": usage.drafts + sum(count.drafts for count in drafts),
+            "drafted_tokens": usage.drafted_tokens + sum(count.drafted for count in drafts),
+            "accepted_tokens": usage.accepted_tokens + sum(count.accepted for count in drafts),
+            "predicted_tokens": usage.predicted_tokens + predicted,
+            "accepted_predicted_tokens": usage.accepted_predicted_tokens + predicted_accepted,
+            "drafters": sum_drafters((usage.drafters, drafters)),
+        }
+        return usage.model_copy(update=more)
 
     def _take_costs(self, ends: Iterable[RowEvent]) -> None:
         for end in ends:
@@ -278,13 +295,11 @@ def _read(choice: TextChoice, sampled: SampledToken) -> ChoiceOutput:
 
 
 def resume_request(
-    prepared: PreparedRequest, so_far: AnswerSoFar | None, facts: EngineFacts
+    prepared: PreparedRequest, so_far: AnswerSoFar, facts: EngineFacts
 ) -> PreparedRequest | Refusal:
     """Return a request that continues another runner's output (`so_far`), limited to the tokens
     that fit this runner's context; or return why it cannot be resumed. It gets the tokens that the
     other runner would have sampled, because sampling depends only on seed and position."""
-    if so_far is None:
-        return prepared
     count, limit = len(so_far.prompt), facts.context_tokens
     most = min(so_far.max_tokens, limit - count)
     made = max((len(choice.tokens) for choice in so_far.choices), default=0)

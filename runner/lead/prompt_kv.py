@@ -11,7 +11,6 @@ from functools import partial
 
 from bus.links.reactor import Reactor
 from bus.models.kv import TokenChain, kept_apart
-from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import PromptAnswer
 from runner.lead.lead_loop import LeadLoop
 from runner.serving import OpenRequest
@@ -20,11 +19,6 @@ from runner.text import PreparedRequest
 LOOK_S = 0.02
 MOST_S = 10.0
 """A request ends after this time even if its KV is not on the disk."""
-
-
-def is_for_other(request: GenerationRequest) -> bool:
-    """Return whether the request only computes a prompt for another node."""
-    return request.question is not None and request.question.wants == "kv"
 
 
 class PromptKv:

@@ -19,7 +19,7 @@ from bus.wire.messages.tokens import Displaced, PromptAnswer, Suspended
 from runner import schedule
 from runner.lead.lead_loop import LeadLoop, Stepped
 from runner.lead.open_text import OpenText, resume_request
-from runner.lead.prompt_kv import PromptKv, is_for_other
+from runner.lead.prompt_kv import PromptKv
 from runner.lead.trace import trace_of
 from runner.serving import OpenRequest, RequestServer
 from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWorks
@@ -69,9 +69,12 @@ class TextResponder:
             return Refusal(reason="unsupported", message=message, field="model")
         others = [_arrival(other) for other in self._server.open.values() if not other.accepted]
         with self._loop.scheduling() as scheduler:
-            undrafted = scheduler.intake.undrafted(request.request.speculate)
-            if undrafted is not None and request.submit.so_far is None:
-                return undrafted  # an answer that resumes here goes on without its drafter
+            drafter = request.request.speculate
+            # an answer that resumes here goes on without its drafter
+            if drafter is not None and request.submit.so_far is None:
+                undrafted = scheduler.intake.undrafted(drafter)
+                if undrafted is not None:
+                    return undrafted
             place = scheduler.intake.make_place(_arrival(request), others, now)
         if isinstance(place, Refusal):
             return place
@@ -127,7 +130,7 @@ class TextResponder:
         if text.trace is not None:
             self._server.send(request.peer, text.trace.report(now))
             self.ask_ranks(text)
-        computes_kv = is_for_other(request.request) and self._server.phase != "ended"
+        computes_kv = text.is_for_other and self._server.phase != "ended"
         tokens = text.prepared.tokens
         request.answer = self._kv.cost(request, tokens) if computes_kv else text.history()
         return text.usage()
@@ -143,9 +146,10 @@ class TextResponder:
         request.size = 0
         self._server.note("prompt_build", request.request_id)
         try:
-            if isinstance(answer, PreparedRequest):
+            so_far = request.submit.so_far
+            if isinstance(answer, PreparedRequest) and so_far is not None:
                 assert facts is not None, "the runner is not ready"
-                answer = resume_request(answer, request.submit.so_far, facts)
+                answer = resume_request(answer, so_far, facts)
             if isinstance(answer, PreparedRequest):
                 self._place(request, answer, now)
             elif isinstance(answer, ReadPrompt):
@@ -171,13 +175,16 @@ class TextResponder:
         ]
         if so_far is not None:
             seeds = [choice.seed for choice in so_far.choices]
+        trace = None
+        if request.request.trace:
+            trace = trace_of(request, prepared, now, self._server.spec.group)
         text = OpenText(
             request,
             prepared,
             [works.choice(prepared, choice.choice) for choice in prepared.choices],
             seeds=seeds,
             prompt=works.prompt(prepared),
-            trace=trace_of(request, prepared, now, self._server.spec.group),
+            trace=trace,
             so_far=so_far,
         )
         with self._loop.scheduling() as scheduler:
@@ -224,6 +231,9 @@ class TextResponder:
     def _happened(self, text: OpenText, event: schedule.RowEvent, now: float) -> None:
         request, choice = text.request, event.key.choice
         note, totals = self._server.note, self._server.totals
+        ended = isinstance(event, schedule.RowFinished | schedule.RowFailed)
+        if ended and event.cost.drafts.last is not None:
+            totals.drafters = sum_drafters((totals.drafters, event.cost.drafts.drafters))
         try:
             match event:
                 case schedule.RowToken():
@@ -238,14 +248,12 @@ class TextResponder:
                     if event.why:
                         note("memory_short", request.request_id, why=event.why)
                         self._log.warning("ended a row: not enough memory", why=event.why)
-                    totals.drafters = sum_drafters((totals.drafters, event.cost.drafts.drafters))
                     finish = partial(text.row_finished, choice, event.finish, event.cost, now)
-                    if is_for_other(request.request):
+                    if text.is_for_other:
                         self._kv.write(text.prepared, finish)
                     else:
                         finish()
                 case schedule.RowFailed():
-                    totals.drafters = sum_drafters((totals.drafters, event.cost.drafts.drafters))
                     text.choices[choice].cost = event.cost
                     note("error", request.request_id, reason=event.reason)
                     request.fail(event.reason, event.message, now)

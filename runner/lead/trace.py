@@ -140,11 +140,8 @@ class RequestTrace:
 
 def trace_of(
     request: OpenRequest, prepared: PreparedRequest, now: float, group: GroupSpec | None = None
-) -> RequestTrace | None:
-    """Return a new trace for a request that is accepted now, if the request asked for one; else
-    None."""
-    if not request.request.trace:
-        return None
+) -> RequestTrace:
+    """Return a new trace for a request that asked for one and is accepted now."""
     return RequestTrace(
         prepared.request_id,
         len(prepared.choices),

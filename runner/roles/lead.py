@@ -221,4 +221,5 @@ def _settings(spec: RunnerSpec, factories: Factories) -> ScheduleSettings:
         paused_limit_s=spec.drop_idle_s,
         speculate=spec.speculate or factories.speculate,
         parity_is_exact=factories.parity == "exact",
+        has_followers=spec.size > 1,
     )

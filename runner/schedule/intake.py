@@ -87,9 +87,9 @@ class Intake:
         """Return why there is no MTP head that guesses tokens; empty if there is one."""
         return self._table.draft_rules["mtp"].why_not
 
-    def undrafted(self, choice: Speculate | None) -> Refusal | None:
+    def undrafted(self, choice: Speculate) -> Refusal | None:
         """Return a refusal if a request names a drafter that this model lacks; None otherwise."""
-        if choice in (None, "auto", "off"):
+        if choice in ("auto", "off"):
             return None
         why = self._table.draft_rules[choice].why_not
         if choice == "remote":

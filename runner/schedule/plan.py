@@ -30,7 +30,7 @@ from runner.schedule.prefixes import PrefixMatch
 from runner.schedule.pressure import to_end
 from runner.schedule.restoring import restore, waits_for_disk, will_keep
 from runner.schedule.rows import Row, RowEvent, RowFailed, RowFinished, RowStarted
-from runner.schedule.speculation import add_drafts, asks_model, proposals, ready_drafts
+from runner.schedule.speculation import add_drafts
 from runner.schedule.table import OpenPlan, RowTable
 
 
@@ -40,17 +40,21 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
     A returned plan counts as issued: its result must be committed.
     """
     open_plan = OpenPlan(table.step + 1, now)
-    _relieve(table, open_plan)
+    if table.pressure.over:
+        _relieve(table, open_plan)
     _retire(table, open_plan)
     _grow(table, open_plan)
     if len(table.live) < len(table.rows) + len(table.retiring):  # rows wait
         _admit(table, open_plan)
+    if len(table.live) < len(table.rows) + len(table.retiring):  # some still do
         _give_way(table, open_plan)
     _decode(table, open_plan)
     choose_prefill(table, open_plan)
-    add_drafts(table, open_plan)
+    if not (table.issued or any(row.rules.why_not for row in table.live.values())):
+        add_drafts(table, open_plan)
     if open_plan.is_empty:
         return None, open_plan.events
+    guesses = open_plan.guesses.items()
     plan = StepPlan(
         step=open_plan.step,
         release=tuple(open_plan.release),
@@ -63,8 +67,8 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
         insert=tuple(open_plan.insert),
         digest=table.digest,
         forced=tuple(open_plan.forced),
-        drafts=ready_drafts(open_plan),
-        propose=proposals(open_plan),
+        drafts=tuple((row, draft.tokens) for row, draft in guesses if draft.tokens),
+        propose=tuple((row, draft.length) for row, draft in guesses if not draft.tokens),
         save=tuple(open_plan.save),
         restore=tuple(open_plan.restore),
     )
@@ -174,9 +178,9 @@ def _admit(table: RowTable, open_plan: OpenPlan) -> None:
     """Admit rows in order while slots and memory last. A row that waits for memory is not
     overtaken. A row is overtaken if it waits for its client to read, for the same prompt in another
     row, or for an unread token. During the trial of a suspect, no row of another request begins."""
-    if _holds_back(table) or (_is_full(table) and not _idle(table, open_plan)):
+    if _holds_back(table) or (table.is_full and not _idle(table, open_plan)):
         return
-    waiting = _may_enter(table)
+    waiting = table.ready_to_enter()
     while waiting:
         row = _next(table, waiting)
         if table.has_trial_beside(row) or _waits_for_prefix(table, open_plan, row):
@@ -194,7 +198,7 @@ def _give_way(table: RowTable, open_plan: OpenPlan) -> None:
         return
     table.looked_at = open_plan.now
     long_ago = open_plan.now - settings.give_way_s
-    waiting = [row for row in _may_enter(table) if row.waiting_since <= long_ago]
+    waiting = [row for row in table.ready_to_enter() if row.waiting_since <= long_ago]
     have_theirs: set[Sharer] = set()
     while waiting:
         row = _next(table, waiting)
@@ -211,7 +215,7 @@ def _give_way(table: RowTable, open_plan: OpenPlan) -> None:
 def _holds_back(table: RowTable) -> bool:
     """Return whether no row may be admitted now, because a rank measured too much memory."""
     going = (row.status != "ended" and row.paused_at is None for row in table.live.values())
-    return table.pressure.is_on and any(going)
+    return bool(table.pressure.over) and any(going)
 
 
 def _givers(table: RowTable, row: Row, long_ago: float) -> list[Row]:
@@ -243,11 +247,6 @@ def _giver_order(row: Row) -> tuple[bool, int, tuple[int, float, int]]:
     return (row.paused_at is not None, -row.gave_way, row.order)
 
 
-def _may_enter(table: RowTable) -> list[Row]:
-    """Return the waiting rows that only need a slot, by priority, then age."""
-    return [row for row in table.waiting() if not row.in_flight and row.paused_at is None]
-
-
 def _next(table: RowTable, waiting: list[Row]) -> Row:
     """Remove and return the row to admit next: a row that has waited so long that it is promoted,
     else the first row of the requester with the fewest rows."""
@@ -263,9 +262,11 @@ def _waits_for_prefix(table: RowTable, open_plan: OpenPlan, row: Row) -> bool:
     if row.scores:
         return False
     match = table.prefixes.find(row.chain())
-    if _shares_soon(table, row, match) or (match is not None and match.entry in open_plan.fresh):
+    comes = match is not None and match.entry in open_plan.fresh
+    if comes or (table.live and _shares_soon(table, row, match)):
         return True
-    return waits_for_disk(table, open_plan, row, 0 if match is None else match.length)
+    have = 0 if match is None else match.length
+    return table.may_be_on_disk(row) and waits_for_disk(table, open_plan, row, have)
 
 
 def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
@@ -301,7 +302,7 @@ def _make_place(table: RowTable, open_plan: OpenPlan, row: Row, givers: Sequence
     lower priority, then `givers`. No row is preempted unless that is enough."""
     idle = _idle(table, open_plan)
     lower: list[Row] = []
-    if not _is_full(table):
+    if not table.is_full:
         lower = [
             other
             for other in table.live.values()
@@ -321,7 +322,7 @@ def _make_place(table: RowTable, open_plan: OpenPlan, row: Row, givers: Sequence
     if table.cost_bytes([*staying, need]) > table.kv_bytes:
         return False
     for victim in victims:
-        if not _is_full(table) and _fits(table, open_plan, need):
+        if not table.is_full and _fits(table, open_plan, need):
             return True
         victim.gave_way += victim in givers
         _preempt(table, open_plan, victim)
@@ -335,10 +336,6 @@ def _may_be_asked(table: RowTable, open_plan: OpenPlan, other: Row, row: Row) ->
     weight = table.shares.weight
     mine = other.sharer == row.sharer or weight(other.sharer) > weight(row.sharer)
     return mine and all(spec.row != other.row_id for spec in open_plan.admit)
-
-
-def _is_full(table: RowTable) -> bool:
-    return len(table.live) - len(table.retiring) >= table.max_rows
 
 
 def _idle(table: RowTable, open_plan: OpenPlan) -> list[Row]:
@@ -356,9 +353,10 @@ def _enter(table: RowTable, open_plan: OpenPlan, row: Row) -> None:
     # Looked up again, for making a place may have evicted the first.
     match = None if row.scores else table.prefixes.find(row.chain())
     row_id = table.enter(row, open_plan.now)
-    if not row.scores:
+    if not row.scores and table.may_be_on_disk(row):
         match = restore(table, open_plan, row, match.length if match else 0) or match
-    open_plan.admit.append(row.spec(row_id, guessed=asks_model(table, row)))
+    guessed = row.rules.asks_model and not row.rules.why_not
+    open_plan.admit.append(row.spec(row_id, guessed=guessed))
     if match is not None and match.entry not in open_plan.fresh:
         open_plan.hits.append(PrefixHit(row_id, match.entry, match.length))
         open_plan.needed.add(match.entry)

@@ -34,11 +34,6 @@ class Room:
     tokens: int
     most: int
 
-    def without(self, tokens: int) -> Room:
-        """Return the tokens that are left when chunks of `tokens` tokens, padding included, are
-        planned."""
-        return Room(self.tokens - tokens, self.most - tokens)
-
 
 def choose_prefill(table: RowTable, open_plan: OpenPlan) -> None:
     """Choose the step's prompt chunks: as large as is efficient if no row decodes, else as large as
@@ -51,9 +46,13 @@ def choose_prefill(table: RowTable, open_plan: OpenPlan) -> None:
     if not rows:
         account.unsettled_s += open_plan.decode_s
         return
-    room = _room_beside(table, open_plan, rows) if open_plan.decode else _room(table, rows)
-    if open_plan.decode and table.timekeeper.wants_quiet:
-        return
+    if open_plan.decode:
+        room = _room_beside(table, open_plan, rows)
+        if table.timekeeper.wants_quiet:
+            return
+    else:
+        tokens = _tokens_within(table, rows, table.settings.longest_step_s)
+        room = Room(tokens, int(STRETCH * tokens))
     groups = _choose_groups(table, rows, room)
     sizes = [_size(group) for group in groups]
     prefill_s = sum(costs.prefill_s(size) for size in sizes)
@@ -68,15 +67,8 @@ def choose_prefill(table: RowTable, open_plan: OpenPlan) -> None:
         account.forgive()
     open_plan.groups, open_plan.prefill_s = sizes, prefill_s
     for group in groups:
-        _advance(table, open_plan, group)
-
-
-def _room(table: RowTable, rows: list[Row]) -> Room:
-    """Return the size limit of a step without decoding rows: as many tokens as take
-    `longest_step_s`."""
-    longest_s = table.settings.longest_step_s
-    tokens = _tokens_within(table, rows, longest_s)
-    return Room(tokens, int(STRETCH * tokens))
+        for piece in _pieces(table, group) if group[0][0].scores else [group]:
+            _compute(table, open_plan, piece)
 
 
 def _room_beside(table: RowTable, open_plan: OpenPlan, rows: list[Row]) -> Room:
@@ -86,7 +78,7 @@ def _room_beside(table: RowTable, open_plan: OpenPlan, rows: list[Row]) -> Room:
     account, costs = table.account, table.costs
     share = account.share_among(_due(table, open_plan, rows), len(open_plan.decode))
     limit_s = min(account.chunk_limit_s(open_plan.decode_s, share), table.settings.longest_step_s)
-    least_s = costs.prefill_s(GroupSize(LEAST_CHUNK, _depth(rows)))
+    least_s = costs.prefill_s(GroupSize(LEAST_CHUNK, rows[0].computed))
     earned_s, chunk_s = account.earned_s(open_plan.decode_s, share), max(limit_s, least_s)
     account.earn(earned_s, chunk_s=chunk_s)
     tokens = _tokens_within(table, rows, limit_s)
@@ -102,15 +94,11 @@ def _room_beside(table: RowTable, open_plan: OpenPlan, rows: list[Row]) -> Room:
 def _tokens_within(table: RowTable, rows: list[Row], limit_s: float) -> int:
     settings, costs = table.settings, table.costs
     most = settings.prefill_tokens if costs.prefill.is_measured else settings.first_chunk_tokens
-    return costs.tokens_within(limit_s, least=LEAST_CHUNK, most=most, depth=_depth(rows))
+    return costs.tokens_within(limit_s, least=LEAST_CHUNK, most=most, depth=rows[0].computed)
 
 
 def _token_s(table: RowTable, tokens: int) -> float:
     return table.costs.prefill_s(GroupSize(tokens)) / tokens
-
-
-def _depth(rows: list[Row]) -> int:
-    return rows[0].computed
 
 
 def _due(table: RowTable, open_plan: OpenPlan, rows: list[Row]) -> float:
@@ -176,7 +164,8 @@ def _fill(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
             waiting.remove(row)
             longest, total = top, total + other
         groups.append(group)
-        left = left.without(longest * len(group))
+        taken = longest * len(group)
+        left = Room(left.tokens - taken, left.most - taken)
     return groups
 
 
@@ -198,12 +187,10 @@ def _in_one_go(table: RowTable, row: Row) -> int:
 
 
 def _pieces(table: RowTable, group: list[RowChunk]) -> list[list[RowChunk]]:
-    """Split a group into pieces computed one after the other. Scored rows need the logits of every
-    position; a piece holds at most `SCORED_BYTES` of them, or one position per row. Each piece
-    takes the same part of every row's chunk, so that padding does not grow; if rounding exceeds the
-    limit, the rows of that piece run one by one."""
-    if not group[0][0].scores:
-        return [group]
+    """Split a group of scored rows into pieces computed one after the other, because they need the
+    logits of every position. A piece holds at most `SCORED_BYTES` of them, or one position per row.
+    Each piece takes the same part of every row's chunk, so that padding does not grow; if rounding
+    exceeds the limit, the rows of that piece run one by one."""
     positions = SCORED_BYTES // (4 * max(table.facts.vocabulary, 1))
     width = max(positions // len(group), 1)
     longest = max(stop - start for _, start, stop in group)
@@ -222,11 +209,6 @@ def _pieces(table: RowTable, group: list[RowChunk]) -> list[list[RowChunk]]:
         filled = real >= (1 - table.settings.padding) * _size(chunks).tokens
         pieces_of.extend([chunks] if filled else [[chunk] for chunk in chunks])
     return pieces_of
-
-
-def _advance(table: RowTable, open_plan: OpenPlan, group: list[RowChunk]) -> None:
-    for piece in _pieces(table, group):
-        _compute(table, open_plan, piece)
 
 
 def _compute(table: RowTable, open_plan: OpenPlan, group: list[RowChunk]) -> None:
@@ -250,7 +232,7 @@ def _compute(table: RowTable, open_plan: OpenPlan, group: list[RowChunk]) -> Non
 def keep_prefix(table: RowTable, open_plan: OpenPlan, row: Row, length: int) -> bool:
     """Plan to keep the KV of the row's first `length` tokens as a prefix. Return False if that is
     not worth it."""
-    if table.prefixes.limit_bytes <= 0 or table.pressure.is_on:
+    if table.prefixes.limit_bytes <= 0 or table.pressure.over:
         return False
     if not 0 < length <= min(row.computed, row.length):
         return False

@@ -16,17 +16,12 @@ from runner.schedule.rows import Row
 
 @dataclass(slots=True)
 class Pressure:
-    """The ranks that use more memory than their limit. `over` has the latest measurement of each;
-    `ended` counts the rows that were ended to free memory."""
+    """The ranks that use more memory than their limit. `over` has the latest measurement of each,
+    and is empty while memory suffices; `ended` counts the rows that were ended to free memory."""
 
     over: dict[int, MemoryLook] = field(default_factory=dict[int, MemoryLook])
     ended: int = 0
     _counts_from: int = 0
-
-    @property
-    def is_on(self) -> bool:
-        """Return whether any rank is above its limit."""
-        return bool(self.over)
 
     def take(self, rank: int, look: MemoryLook) -> None:
         """Record a rank's measurement. A rank within its limit is no longer in `over`."""

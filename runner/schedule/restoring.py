@@ -52,7 +52,7 @@ def prompt_cost(table: RowTable, prompt: TokenChain, how: str) -> PromptCost:
 def waits_for_disk(table: RowTable, open_plan: OpenPlan, row: Row, have: int) -> bool:
     """Return whether the row waits, because more of its prefix than the `have` tokens in memory is
     being read from disk, and that takes less time than computing it."""
-    if table.disk is None or table.pressure.is_on or table.prefixes.limit_bytes <= 0:
+    if table.disk is None or table.pressure.over or table.prefixes.limit_bytes <= 0:
         return False
 
     def prefill_s(length: int) -> float:

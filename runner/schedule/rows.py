@@ -16,7 +16,7 @@ from bus.wire.ids import RequestId, TokenId
 from bus.wire.messages.requests import Drafter, DrafterCount, sum_drafters
 from bus.wire.shares import Sharer
 from runner.engine import EntryId, PromptScores, RowId, RowSpec, SampledToken
-from runner.schedule.drafting import DraftTurns
+from runner.schedule.drafting import DraftRules, DraftTurns
 from runner.schedule.prefixes import TokenChain
 from runner.text import PreparedRequest, ThinkingCount
 
@@ -165,8 +165,9 @@ class Row:
     counts preemptions for other requesters. `scored` counts the prompt tokens with
     log-probabilities read, over all admissions of the row. `thinking` counts thinking tokens
     against their budget; `forced` counts the tokens of the thinking end mark already emitted.
-    `returns`: its gateway accepts the request back as long as it has not begun. `drafts` exists
-    once the row has decoded alone. A suspect is on trial until it has made `trial_ends` tokens."""
+    `returns`: its gateway accepts the request back as long as it has not begun. `rules` say how it
+    is drafted. Beside a row that is not drafted no other row is. `drafts` exists once the row has
+    decoded alone. A suspect is on trial until it has made `trial_ends` tokens."""
 
     key: RowKey
     prepared: PreparedRequest
@@ -174,6 +175,7 @@ class Row:
     prompt: TokenChain
     submitted_at: float
     serial: int
+    rules: DraftRules
     deadline_at: float | None = None
     status: RowStatus = "waiting"
     row_id: RowId | None = None
@@ -207,10 +209,6 @@ class Row:
     def is_on_trial(self) -> bool:
         """Return whether the row may still kill the runner, as it perhaps did before."""
         return len(self.made) < self.trial_ends and self.paused_at is None
-
-    @property
-    def prompt_tokens(self) -> int:
-        return self.prompt.length
 
     @property
     def keeps_prompt(self) -> bool:

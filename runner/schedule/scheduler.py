@@ -123,6 +123,7 @@ class Scheduler:
         displaced = self.intake.make_place(coming, (), now)
         if isinstance(displaced, Refusal):
             return displaced
+        rules = table.draft_rules[prepared.request.speculate or table.settings.speculate]
         seed = kept_apart(prepared.request)
         prompt = TokenChain(prepared.tokens, table.settings.block_tokens, seed=seed)
         rows: list[Row] = []
@@ -136,6 +137,7 @@ class Scheduler:
                 prompt=prompt,
                 submitted_at=since_at,
                 serial=self._serial,
+                rules=rules,
                 deadline_at=deadline_at,
                 waiting_since=now,
                 waited_s=waited_s,
@@ -143,7 +145,8 @@ class Scheduler:
                 returns=returns,
                 thinking=None if prepared.limit is None else prepared.limit.count(),
             )
-            row.go_on_from(tokens)
+            if tokens:
+                row.go_on_from(tokens)
             row.trial_ends = len(tokens) + TRIAL_TOKENS if suspect else 0
             rows.append(row)
         table.open(request_id, rows)
@@ -199,7 +202,8 @@ class Scheduler:
         table = self._table
         if len(table.issued) >= STEPS_AHEAD or any(row.must_be_read for row in table.live.values()):
             return None, []
-        if waits_for_tokens(table):
+        are_drafted = not any(row.rules.why_not for row in table.live.values())
+        if are_drafted and table.issued and waits_for_tokens(table):
             return None, []
         self._planned_at = now
         plan, events = plan_step(self._table, now)
@@ -222,8 +226,8 @@ class Scheduler:
         table.timekeeper.took(step, idle_next=not table.issued)
         events: list[RowEvent] = []
         for row, done in issued.progress:
-            if row.status != "ended" and not row.made and done <= row.prompt_tokens:
-                events.append(RowPrefilled(row.key, done, row.prompt_tokens))
+            if row.status != "ended" and not row.made and done <= row.prompt.length:
+                events.append(RowPrefilled(row.key, done, row.prompt.length))
         for scores in result.scored:
             row = issued.scored.get(scores.row)
             if row is not None and row.status != "ended" and (new := row.take_scores(scores)):
@@ -239,7 +243,8 @@ class Scheduler:
             if row is not None and row.status != "ended":
                 taken[sampled.row] = taken.get(sampled.row, 0) + 1
                 self._take(row, sampled, now, events, is_verified=bool(issued.guesses))
-        count_drafts(self._table, issued, result, taken)
+        if issued.guesses:
+            count_drafts(self._table, issued, result, taken)
         if result.implied:
             for row in issued.samples.values():
                 if row.drafts is not None:
@@ -281,8 +286,10 @@ class Scheduler:
         before; None: never."""
         settings = self._table.settings
         instants: list[float] = []
-        if self._table.disk is not None and (read_by := self._table.disk.wake_at()) is not None:
-            instants.append(read_by)
+        disk = self._table.disk
+        if disk is not None and (disk.reads or disk.seeks.open):
+            read_by = disk.wake_at()
+            instants += [] if read_by is None else [read_by]
         for row in self._table.rows.values():
             if row.deadline_at is not None:
                 instants.append(row.deadline_at)
@@ -330,7 +337,7 @@ class Scheduler:
         is_verified: bool,
     ) -> None:
         if row.scores:
-            message = f"the engine scored {row.scored} of {row.prompt_tokens} prompt tokens"
+            message = f"the engine scored {row.scored} of {row.prompt.length} prompt tokens"
             events.append(self._fail(row, "internal", message, now))
             return
         if not row.prepared.max_tokens:

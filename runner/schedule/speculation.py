@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bus.wire.ids import TokenId
 from runner.engine import RowId, StepResult
 from runner.schedule.drafting import (
     LENGTHS,
@@ -26,7 +25,6 @@ from runner.schedule.drafting import (
     AskingRow,
     Draft,
     Drafter,
-    DraftRules,
     DraftTurns,
     ModelTurns,
     NgramDrafter,
@@ -42,8 +40,6 @@ from runner.schedule.table import OpenPlan, RowTable
 def waits_for_tokens(table: RowTable) -> bool:
     """Return whether the steps in flight must be read before the next plan, because one of them
     verifies a draft, or because a draft is likely to follow."""
-    if not table.issued:
-        return False
     if table.issued[-1].guesses:
         return True
     row = _alone(table)
@@ -55,8 +51,9 @@ def waits_for_tokens(table: RowTable) -> bool:
 
 
 def add_drafts(table: RowTable, open_plan: OpenPlan) -> None:
-    """Add drafts to a plan that does nothing but decode, if they are expected to make it faster."""
-    if table.issued or open_plan.does_more_than_decode:
+    """Add drafts to a plan that does nothing but decode, if they are expected to make it faster. No
+    step is unread."""
+    if open_plan.does_more_than_decode:
         return
     row = _alone(table)
     if row is not None:
@@ -73,32 +70,11 @@ def add_drafts(table: RowTable, open_plan: OpenPlan) -> None:
     open_plan.decode_s *= open_plan.draft_cost
 
 
-def asks_model(table: RowTable, row: Row) -> bool:
-    """Return whether a draft model or an MTP head may guess tokens of the row."""
-    rules = _rules(table, row)
-    return rules.asks_model and not rules.why_not
-
-
-def ready_drafts(open_plan: OpenPlan) -> tuple[tuple[RowId, tuple[TokenId, ...]], ...]:
-    """Return the drafts that already have tokens, with their rows."""
-    drafts = open_plan.guesses.items()
-    return tuple((row, draft.tokens) for row, draft in drafts if draft.tokens)
-
-
-def proposals(open_plan: OpenPlan) -> tuple[tuple[RowId, int], ...]:
-    """Return the rows for which the draft model or the MTP head must guess in the step, each with
-    the number of tokens."""
-    drafts = open_plan.guesses.items()
-    return tuple((row, draft.length) for row, draft in drafts if not draft.tokens)
-
-
 def count_drafts(
     table: RowTable, issued: OpenPlan, result: StepResult, taken: dict[RowId, int]
 ) -> None:
     """Count the drafted and accepted tokens of a step that was read. `taken` says how many of each
     row's tokens belong to its text: those after its end do not count."""
-    if not issued.guesses:
-        return
     tokens: dict[RowId, int] = {}
     proposed = dict(result.proposed)
     for token in result.tokens:
@@ -144,7 +120,7 @@ def left_of(row: Row) -> int:
 
 def room_of(table: RowTable, row: Row, longest: int = LONGEST_DRAFT) -> int:
     """Return how many tokens, at most `longest`, the row's next draft may have."""
-    within = min(row.reserved, _rules(table, row).within or row.reserved)
+    within = min(row.reserved, row.rules.within or row.reserved)
     most = min(longest, row.prepared.max_tokens - len(row.made) - 1, within - row.length)
     if row.thinking is not None:
         while most > 0 and row.thinking.may_be_due(1 + most):
@@ -157,7 +133,7 @@ def _alone(table: RowTable) -> Row | None:
     if len(table.live) != 1:
         return None
     (row,) = table.live.values()
-    if _rules(table, row).why_not or row.status != "decoding" or row.forced:
+    if row.rules.why_not or row.status != "decoding" or row.forced:
         return None
     return row
 
@@ -170,7 +146,7 @@ def _together(table: RowTable) -> list[Row]:
         return []
     rows: list[Row] = []
     for row in table.live.values():
-        rules = _rules(table, row)
+        rules = row.rules
         if row.status != "decoding" or row.forced or rules.why_not or not rules.together:
             return []
         if row.paused_at is None:
@@ -221,18 +197,13 @@ def _best_together(
     return best_shared_length(chances, table.shared_costs.of(len(rows)), late)
 
 
-def _rules(table: RowTable, row: Row) -> DraftRules:
-    """Return the rules for drafts of the row, by the choice of its request or of the settings."""
-    return table.draft_rules[row.prepared.request.speculate or table.settings.speculate]
-
-
 def _turns(table: RowTable, row: Row) -> DraftTurns:
     """Return the draft state of the row. If there is none yet, make the state that the row would
     have if it had been alone in the engine from its beginning."""
     if row.drafts is None:
         prepared, before = row.prepared, row.made[:-1]
         drafter: Drafter = NoDrafter()
-        rules = _rules(table, row)
+        rules = row.rules
         if rules.copies:
             drafter = NgramDrafter.after(prepared.tokens, before, prepared.prediction_tokens)
         if rules.asks_remote:

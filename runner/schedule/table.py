@@ -44,7 +44,8 @@ class ScheduleSettings:
     long may be preempted for a row that waited as long, if its requester has more rows than that
     row's; checked every `look_s`. A row that was paused for `paused_grace_s` may be preempted;
     after `paused_limit_s` it ends. `speculate`: the choice of drafts for requests that make none.
-    `parity_is_exact`: the setting `runner.parity` is "exact".
+    `parity_is_exact`: the setting `runner.parity` is "exact". `has_followers`: other ranks check
+    the digest of all tokens.
     """
 
     max_rows: int = 32
@@ -66,6 +67,7 @@ class ScheduleSettings:
     kv_bytes: int | None = None
     speculate: Speculate = "off"
     parity_is_exact: bool = True
+    has_followers: bool = True
 
 
 @dataclass(slots=True)
@@ -107,8 +109,7 @@ class OpenPlan:
     def sample(self, row_id: RowId, row: Row) -> None:
         """Plan that the row yields a token in this step. If the row's thinking has reached its
         limit, the token is forced."""
-        token = row.next_forced()
-        if token is not None:
+        if row.thinking is not None and (token := row.next_forced()) is not None:
             self.forced.append((row_id, token))
         self.samples[row_id] = row
         row.in_flight += 1
@@ -156,6 +157,8 @@ class RowTable:
     account: PrefillAccount = field(init=False)
     timekeeper: Timekeeper = field(init=False)
     kv_bytes: int = field(init=False)
+    max_rows: int = field(init=False)
+    """The most rows in the engine; one if rows of different length cannot share a batch."""
     draft_costs: Sequence[float] = field(init=False)
     """The cost of a step that verifies a draft, for each of `LENGTHS`, as a multiple of the cost of
     a plain step. Measured at load."""
@@ -168,6 +171,7 @@ class RowTable:
 
     def __post_init__(self) -> None:
         facts, settings = self.facts, self.settings
+        self.max_rows = settings.max_rows if facts.batches_ragged else 1
         spare_bytes = max(facts.memory_limit_bytes - facts.weights_bytes, 0)
         self.kv_bytes = (
             spare_bytes - spare_bytes // 10 if settings.kv_bytes is None else settings.kv_bytes
@@ -189,10 +193,8 @@ class RowTable:
         )
 
     @property
-    def max_rows(self) -> int:
-        """Return the largest number of rows that the engine may hold; it is one if rows of
-        different length cannot share a batch."""
-        return self.settings.max_rows if self.facts.batches_ragged else 1
+    def is_full(self) -> bool:
+        return len(self.live) - len(self.retiring) >= self.max_rows
 
     def cost_bytes(self, lengths: Iterable[int]) -> int:
         """Return the KV bytes of rows reserved to these lengths, in one padded batch. If KV cannot
@@ -211,12 +213,11 @@ class RowTable:
         """Return the KV bytes reserved for all live rows."""
         return self.cost_bytes(row.reserved for row in self.live.values())
 
-    def waiting(self) -> list[Row]:
-        """Return the rows that wait outside the engine, by priority, then age."""
-        return sorted(
-            (row for row in self.rows.values() if row.status == "waiting"),
-            key=lambda row: row.order,
-        )
+    def ready_to_enter(self) -> list[Row]:
+        """Return the waiting rows that only need a slot, by priority, then age."""
+        waiting = (row for row in self.rows.values() if row.status == "waiting")
+        ready = (row for row in waiting if not row.in_flight and row.paused_at is None)
+        return sorted(ready, key=lambda row: row.order)
 
     def queue(self) -> list[RequestId]:
         """Return the requests without a started row that find no free slot, in order."""
@@ -246,6 +247,11 @@ class RowTable:
         mine = row.key.request_id
         others = (other for other in self.live.values() if other.key.request_id != mine)
         return any(other.is_on_trial and other.status != "ended" for other in others)
+
+    def may_be_on_disk(self, row: Row) -> bool:
+        """Return whether files may have a prefix of the row; new files have `least_tokens`."""
+        disk = self.disk
+        return disk is not None and (disk.figures.runs > 0 or row.length >= disk.least_tokens)
 
     # --- the life of a row -----------------------------------------------------------------
 
@@ -326,18 +332,17 @@ class RowTable:
         self.issued.append(issued)
 
     def read(self, result: StepResult) -> OpenPlan:
-        """Add the result of the oldest unread step to the digest; return its open
-        plan.
+        """Return the open plan of the oldest unread step, whose result this is. If there are
+        followers, add its tokens to the digest.
 
         Raises ValueError if the result belongs to another step.
         """
         issued = self.issued.popleft()
         if issued.step != result.step:
             raise ValueError(f"result of step {result.step}; step {issued.step} was expected")
-        digest = self.digest
-        for sampled in result.tokens:
-            digest = digested(digest, sampled.row, sampled.token)
-        self.digest = digest
+        if self.settings.has_followers:
+            for sampled in result.tokens:
+                self.digest = digested(self.digest, sampled.row, sampled.token)
         return issued
 
     def validate_state(self) -> None:

@@ -186,11 +186,6 @@ class DiskIndex:
             for other in self._unwritten.values()
         )
 
-    @property
-    def is_awaited(self) -> bool:
-        """Return whether a row may be waiting for a file of this node or of another node."""
-        return bool(self.seeks.open or self.reads)
-
     # --- the shell's side ----------------------------------------------------------------
 
     def take(self, reports: Sequence[DiskReport], now: float) -> None:

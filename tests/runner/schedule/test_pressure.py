@@ -150,7 +150,7 @@ class TestPressure:
         pressure.take(2, MemoryLook(32, 4, 4))
         assert (pressure.due() or "").startswith("rank 0 uses")
         pressure.take(0, MemoryLook(32, 100, 100))
-        assert pressure.due() is None and not pressure.is_on
+        assert pressure.due() is None and not pressure.over
 
 
 @settings(max_examples=150, deadline=None)
