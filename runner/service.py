@@ -178,8 +178,8 @@ class RunnerService:
 
     def _make_role(self, spec: RunnerSpec) -> Role:
         shell = replace(self._shell, log=self._log)
-        parts = RoleParts(spec, self, shell, self._factories, self._recorder, self._tap)
-        return role_for(parts)
+        tap = self._tap, self._client.wanted
+        return role_for(RoleParts(spec, self, shell, self._factories, self._recorder, *tap))
 
     def _start_drain(self, drain: SlotDrain) -> None:
         spec = self._spec
@@ -346,7 +346,7 @@ class RunnerService:
 
     def _tap(self, step: int, entries: Sequence[Entry]) -> None:
         spec = self._spec
-        if spec is None or "token" not in self._client.wanted:
+        if spec is None:
             return
         for entry in entries:
             if isinstance(entry, TokenDelta):

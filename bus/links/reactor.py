@@ -44,22 +44,19 @@ costs the most."""
 class Timer:
     """An action that the loop runs at a certain time, unless `cancel` is called before."""
 
-    __slots__ = ("action", "at", "cancelled", "period_s")
+    __slots__ = ("action", "at", "cancelled", "period_s", "slack_s")
 
     def __init__(self, at: float, action: Callable[[], None], period_s: float | None) -> None:
         self.at = at
         self.action = action
         self.period_s = period_s
+        self.slack_s = 0.0 if period_s is None else min(SLACK_RATIO * period_s, SLACK_MAX_S)
+        """How many seconds before its time the action may run."""
         self.cancelled = False
 
     def cancel(self) -> None:
         """Cancel the action: it will not run (again)."""
         self.cancelled = True
-
-    @property
-    def slack_s(self) -> float:
-        """Return how many seconds before its time the action may run."""
-        return 0.0 if self.period_s is None else min(SLACK_RATIO * self.period_s, SLACK_MAX_S)
 
 
 class Reactor(ABC):

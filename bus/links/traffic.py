@@ -107,24 +107,23 @@ class Senders:
 
     def sent(self, frames: Sequence[bytes]) -> None:
         """Count a message to the peer that the first frame names."""
-        way = self._way(frames[0])
+        peer = frames[0]
+        way = self._ways[peer] if peer in self._ways else self._new_way(peer)
         if way is not None:
-            way.sent(frames[1:])
+            way.add_sent(sum(map(len, frames)) - len(peer))
 
     def received(self, frames: Sequence[bytes]) -> None:
         """Count a message from the peer that the first frame names."""
-        way = self._way(frames[0])
+        peer = frames[0]
+        way = self._ways[peer] if peer in self._ways else self._new_way(peer)
         if way is not None:
-            way.received(frames[1:])
+            way.add_received(sum(map(len, frames)) - len(peer))
 
-    def _way(self, identity: bytes) -> Way | None:
-        try:
-            return self._ways[identity]
-        except KeyError:
-            if len(self._ways) >= MOST_SENDERS:
-                self._ways.clear()
-            way = self._ways[identity] = self._way_of(identity)
-            return way
+    def _new_way(self, peer: bytes) -> Way | None:
+        if len(self._ways) >= MOST_SENDERS:
+            self._ways.clear()
+        way = self._ways[peer] = self._way_of(peer)
+        return way
 
 
 class Traffic:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, Protocol
 
 from bus.models.kv import KvLimits
@@ -115,7 +116,7 @@ class RoleHost(Protocol):
 @dataclass(frozen=True, slots=True)
 class RoleParts:
     """The objects that every role gets when it is made. `tap` is called with the entries of each
-    message that is sent to a gateway."""
+    message that is sent to a gateway, while the topic "token" is `wanted`."""
 
     spec: RunnerSpec
     host: RoleHost
@@ -123,6 +124,7 @@ class RoleParts:
     factories: Factories
     recorder: FlightRecorder
     tap: Tap = lambda _step, _entries: None
+    wanted: Collection[str] = ()
 
 
 class Role:
@@ -146,7 +148,7 @@ class Role:
         self._log = parts.shell.log
         self._factories = parts.factories
         self._recorder = parts.recorder
-        self._recorder.memory = lambda: _memory_told(loop.status, spec)
+        self._recorder.memory = partial(_memory_told, loop.status, spec)
         is_alone = spec.size == 1 and spec.rank == 0 and spec.test is None
         self._channel: PlanChannel | None = None
         if not is_alone:
@@ -293,7 +295,11 @@ class ServingRole(Role):
     def __init__(self, parts: RoleParts, loop: model_thread.EngineLoop) -> None:
         super().__init__(parts, loop)
         self._server = RequestServer(
-            parts.spec, parts.shell, recorder=parts.recorder, tap=parts.tap
+            parts.spec,
+            parts.shell,
+            recorder=parts.recorder,
+            tap=parts.tap,
+            wanted=parts.wanted,
         )
         self.addresses = self._server.addresses
 

@@ -20,6 +20,7 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.requests import DRAFTERS_PROTOCOL
 from bus.wire.messages.tokens import (
+    DATA_PROTOCOL_MAX,
     Accepted,
     Cancel,
     ChoiceEnd,
@@ -142,11 +143,12 @@ class GatewayLink:
 
     def send(self, peer: bytes, message: ToGateway | FromProposer) -> None:
         """Send one frame. A gateway process whose socket is closed is dropped."""
-        client = self._clients.by_peer.get(peer)
-        converted = message if client is None else convert(message, client.protocol)
+        client, converted = self._clients.by_peer.get(peer), message
+        if client is not None and client.protocol < DATA_PROTOCOL_MAX:
+            converted = convert(message, client.protocol)
         if converted is None:
             return
-        if not self._link.send(peer, pack_to_gateway(converted)) and peer in self._clients.by_peer:
+        if not self._link.send(peer, pack_to_gateway(converted)) and client is not None:
             self._give_up(peer, "its socket is closed")
 
     def takes_back(self, peer: bytes) -> bool:

@@ -44,7 +44,8 @@ Tap = Callable[[int, Sequence[Entry]], None]
 
 class RequestServer:
     """All open requests of this runner. `responder` is set before the first message arrives. `tap`
-    is called with the entries of each message that is sent to a gateway. `phase` is the runner's
+    is called with the entries of each message that is sent to a gateway, while the topic "token" is
+    among the `wanted` ones. `phase` is the runner's
     phase; requests are accepted only in the phase `ready`. `proposals` answers verifiers. `open`
     has the requests that began and have not ended."""
 
@@ -52,7 +53,13 @@ class RequestServer:
     proposals: ProposalTaker
 
     def __init__(
-        self, spec: RunnerSpec, shell: Shell, *, recorder: FlightRecorder, tap: Tap
+        self,
+        spec: RunnerSpec,
+        shell: Shell,
+        *,
+        recorder: FlightRecorder,
+        tap: Tap,
+        wanted: Collection[str] = (),
     ) -> None:
         self.spec = spec
         self.phase: Phase = "loading"
@@ -62,7 +69,7 @@ class RequestServer:
         self._reactor = shell.reactor
         self._log = shell.log
         self._recorder = recorder
-        self._tap = tap
+        self._tap, self._wanted = tap, wanted
         self._ended: OrderedDict[RequestId, None] = OrderedDict()
         self._outboxes: dict[bytes, list[Entry]] = {}
         self._link = GatewayLink(spec, shell, self)
@@ -162,7 +169,8 @@ class RequestServer:
             if entries:
                 step, batch = self.responder.step(self._reactor.now()), tuple(entries)
                 entries.clear()
-                self._tap(step, batch)
+                if "token" in self._wanted:
+                    self._tap(step, batch)
                 self._link.send(peer, StepEntries(step, batch))
 
     def give_back(self, request_id: RequestId, *, begun: bool) -> None:
