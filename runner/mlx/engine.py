@@ -227,8 +227,8 @@ class MlxEngine:
         for spec in plan.admit:
             self._rows.admit(spec, pending)
         barred = (*self._lost, *(failure.row for failure in pending.failures))
-        self._comm.tell(plan, self._read, barred)
-        self._comm.flush()
+        if self._comm.size > 1:
+            self._comm.tell(plan, self._read, barred)
         self._compute(plan, pending)
         self._lost = tuple(failure.row for failure in pending.failures)
 
@@ -245,9 +245,9 @@ class MlxEngine:
     def read(self) -> StepResult:
         """Wait for the oldest unread step. Return its result, without tokens if not `hears`."""
         pending = self._pending.popleft()
-        if not self._pending:
+        if self._comm.size > 1 and not self._pending:
             self._comm.flush()
-        if drawn := [*pending.first, *pending.decoded]:
+        if self._comm.size > 1 and (drawn := [*pending.first, *pending.decoded]):
             self._comm.await_tokens(drawn[-1].drawn.tokens)
         result, self._last_done = result_of(pending, self._last_done)
         if (draft := self._forward.proposer) is not None:

@@ -136,7 +136,7 @@ class Forward:
     def decode(self, rows: Sequence[EngineRow], pending: PendingStep) -> None:
         """Start a step that samples one token for each row. A row whose prompt is not computed
         fails."""
-        ready = [row for row in rows if self._can_decode(row, pending)]
+        ready = [row for row in rows if row.batched or self._can_decode(row, pending)]
         if not ready:
             return
         if self._capabilities.batches_ragged:
@@ -206,6 +206,9 @@ class Forward:
         return False
 
     def _decode_together(self, rows: Sequence[EngineRow], pending: PendingStep) -> None:
+        if len(self._microbatches) == 1:
+            self._microbatches[0].step(rows, pending, self._compiled)
+            return
         lengths = [len(microbatch) for microbatch in self._microbatches]
         for row in rows:
             if not row.batched:

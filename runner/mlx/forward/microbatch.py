@@ -104,17 +104,19 @@ class Microbatch:
         tokens of the previous step are awaited only after this step's forward pass is built."""
         self._hold_exactly(rows)
         self.batch.open_step()
-        slots = self._slots()
-        with self._adapters.applied([row.spec.adapter if row else "" for row in slots]) as adapted:
-            # A trace was made without adapters.
-            out = compiled.logits(self.batch) if compiled is not None and not adapted else None
-            if out is None:
-                inputs = self.batch.replay.before(self.batch.tokens)
+        slots, in_batch = self._slots(), list(self._in_batch.items())
+        adapters = [row.spec.adapter if row else "" for row in slots]
+        # A trace was made without adapters.
+        out = compiled.logits(self.batch) if compiled is not None and not any(adapters) else None
+        if out is None:
+            inputs = self.batch.replay.before(self.batch.tokens)
+            with self._adapters.applied(adapters):
                 out = self._model(inputs, cache=self.batch.caches())[:, -1]
-        if self._last_tokens is not None:
+        if self._comm.size > 1 and self._last_tokens is not None:
             self._comm.await_tokens(self._last_tokens)
-        in_batch = list(self._in_batch.items())
-        hidden = self._hidden.of_step(in_batch, self.batch.replay.lag)
+        hidden: list[mx.array] = []
+        if self._hidden.head is not None:
+            hidden = self._hidden.of_step(in_batch, self.batch.replay.lag)
         drawn = self._source.draw_again(slots, out, pending)
         self._comm.submit_or_hold([*drawn.arrays(), *hidden])
         self._last_tokens = drawn.tokens
@@ -215,8 +217,10 @@ class Microbatch:
         joining = [row for row in rows if not row.batched]
         if parked or joining:
             self._source.write_back()
-            self._comm.settle()
-            self._settle()
+            if self._comm.size > 1:
+                self._comm.settle()
+            if not self.batch.replay.trims:
+                self._settle()
         for row in parked:
             row.caches, row.token = self.batch.take(row.name)
             self._comm.wait_for([*evaluated(row.caches), row.token])

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import mlx.core as mx
@@ -122,9 +123,11 @@ class Prefill:
             if row.spec.prompt_logprobs is not None
         ]
 
+        adapters = [row.spec.adapter for row, _ in part]
+
         def run() -> mx.array:
             """Return the output of the forward pass, which adds its tokens to the caches."""
-            with self._adapters.applied([row.spec.adapter for row, _ in part]):
+            with self._adapters.applied(adapters) if any(adapters) else nullcontext():
                 return self._model(inputs, cache=caches)
 
         arrays: list[mx.array] = []
@@ -136,11 +139,10 @@ class Prefill:
             logits = self._head.logits(run, last, ends)
         else:
             logits = run()
-        rows = [
-            (row, start, length)
-            for (row, _), start, length in zip(part, starts, lengths, strict=True)
-        ]
-        further = [*evaluated(caches), *self._hidden.of_prompts(rows)]
+        further = evaluated(caches)
+        if self._hidden.head is not None:
+            rows = [row for row, _ in part]
+            further += self._hidden.of_prompts(list(zip(rows, starts, lengths, strict=True)))
         if not last:
             return arrays, [*self._comm.must_evaluate(logits), *further]
         return [*self._first_tokens(part, last, logits, pending), *arrays], further

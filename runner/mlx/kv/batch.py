@@ -83,7 +83,8 @@ class DecodeBatch:
     @property
     def nbytes(self) -> int:
         """Return the bytes of all layers, unused room included."""
-        return self.replay.nbytes + sum(layer.nbytes for layer in self.layers)
+        saved_bytes = 0 if self.replay.trims else self.replay.nbytes
+        return saved_bytes + sum(layer.nbytes for layer in self.layers)
 
     def join(self, row: RowId, caches: Sequence[Any], length: int, token: mx.array) -> int:
         """Add a prefilled row whose next input is `token` (shape (1,)); return its slot.
@@ -248,7 +249,8 @@ class DecodeBatch:
         self.rows = []
         self.tokens = mx.zeros((0,), mx.int32)
         self._wasted = 0
-        self.replay.clear()
+        if not self.replay.trims:
+            self.replay.clear()
         for layer in self.layers:
             layer.clear()
         self.shape.begins = []

@@ -118,7 +118,7 @@ class CompiledDecode:
         given = [] if part is None else part.receive(batch.tokens[:, None])
         out, slabs, hidden = step(batch.tokens, place, given, batch.lend_slabs())
         batch.return_slabs(slabs)
-        if self._tap is not None:
+        if self._tap is not None and hidden:
             self._tap.put(hidden)
         return out if part is None else part.hand_on(out)
 

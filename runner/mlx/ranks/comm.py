@@ -139,7 +139,7 @@ class Comm:
     """How many microbatches a step has. Pipeline stages compute them at the same time."""
 
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
-        """Send a plan to the followers without waiting. The arguments are those of `SharedPlan`."""
+        """Send a plan as a `SharedPlan`, without waiting; then submit all held arrays."""
 
     def least(self, mine: int) -> int:
         """Return the smallest of all ranks' values. All ranks must call this between the same two
@@ -180,8 +180,7 @@ class Comm:
         return []
 
     def send_tokens(self, tokens: mx.array) -> mx.array:
-        """Return the lead's (rows,) int32 sampled tokens; evaluating the result sends them to the
-        other ranks."""
+        """Return the (rows,) int32 tokens; evaluating the result sends them to the other ranks."""
         return tokens
 
     def recv_tokens(self, count: int, out: mx.array) -> mx.array:
@@ -244,6 +243,7 @@ class GroupComm(Comm):
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
         """Send a plan to the followers. Only the lead calls this."""
         self.context.tell(SharedPlan(plan, covers, barred))
+        self.flush()
 
     def least(self, mine: int) -> int:
         """Return the smallest of all ranks' values. This is an exchange, and waits for its

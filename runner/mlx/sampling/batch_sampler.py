@@ -61,6 +61,12 @@ class RowDraw:
         return self.sampling.repetition_penalty != 1.0
 
     @property
+    def is_plain(self) -> bool:
+        """Return whether only the model's likeliest token is wanted."""
+        changes = self.draws or self.counts or self.repeats or self.sampling.logit_bias
+        return not changes and self.top is None
+
+    @property
     def draws(self) -> bool:
         """Return whether the row draws tokens at random; otherwise it takes the likeliest one."""
         return self.sampling.temperature > 0.0
@@ -160,22 +166,24 @@ class BatchSampler:
         self._draws = tuple(draws)
         self._alike = alike
         self._vocabulary = vocabulary
-        self._biased = _Subset(self._where(lambda d: bool(d.sampling.logit_bias)), len(draws))
-        self._bias = self._bias_rows() if self._biased else None
-        self._counted = _Subset(self._where(lambda d: d.counts), len(draws))
-        self._repeated = _Subset(self._where(lambda d: d.repeats), len(draws))
-        self._generated = self._stack([d.generated for d in self._of(self._counted)])
-        self._seen = self._stack([d.seen for d in self._of(self._repeated)])
-        self._drawn = _Subset(self._where(lambda d: d.draws), len(draws))
-        self._listed = self._where(lambda d: d.top is not None)
-        self._greedy = not any(
-            (self._drawn, self._biased, self._counted, self._repeated, self._listed)
-        )
+        self._generated: mx.array | None = None
+        self._seen: mx.array | None = None
+        self._holds = any(draw is not None and draw.holds for draw in draws)  # later fewer, no more
         self._holding: tuple[int, ...] = ()
         self._not_held: Allowed | None = None
-        self._prepare()
+        self._greedy = all(draw is None or draw.is_plain for draw in draws)
+        if not self._greedy:
+            self._prepare(len(draws))
 
-    def _prepare(self) -> None:
+    def _prepare(self, slots: int) -> None:
+        self._biased = _Subset(self._where(lambda d: bool(d.sampling.logit_bias)), slots)
+        self._bias = self._bias_rows() if self._biased else None
+        self._counted = _Subset(self._where(lambda d: d.counts), slots)
+        self._repeated = _Subset(self._where(lambda d: d.repeats), slots)
+        self._generated = self._stack([d.generated for d in self._of(self._counted)])
+        self._seen = self._stack([d.seen for d in self._of(self._repeated)])
+        self._drawn = _Subset(self._where(lambda d: d.draws), slots)
+        self._listed = self._where(lambda d: d.top is not None)
         counted, repeated = self._of(self._counted), self._of(self._repeated)
         self._frequency = _column([d.sampling.frequency_penalty for d in counted])
         self._presence = _column([d.sampling.presence_penalty for d in counted])
@@ -193,22 +201,19 @@ class BatchSampler:
     def draw(self, logits: mx.array, allowed: Allowed | None = None) -> Drawn:
         """Return the sampled token of each slot, (slots,) int32, from logits (slots, vocabulary),
         unevaluated. `allowed` has the tokens that grammars allow; None: no row has a grammar."""
-        held = self._mask_of_ends()
+        held = self._mask_of_ends() if self._holds else None
         if self._greedy:
             scores = logits if allowed is None else self._masked(logits, allowed)
             scores = scores if held is None else self._masked(scores, held)
-            tokens = self._forced(mx.argmax(scores, axis=-1).astype(mx.int32))
-            self._advance()
-            return Drawn(tokens)
+            return Drawn(self._advance(mx.argmax(scores, axis=-1).astype(mx.int32)))
         own = logits.astype(mx.float32)
         scores = self._penalised(own)
         if allowed is not None:
             scores = self._masked(scores, allowed)
         if held is not None:
             scores = self._masked(scores, held)
-        tokens = self._forced(self._choose(scores).astype(mx.int32))
+        tokens = self._advance(self._choose(scores).astype(mx.int32))
         self._count(tokens)
-        self._advance()
         return self._listing(own, tokens) if self._listed else Drawn(tokens)
 
     def close(self) -> None:
@@ -263,13 +268,14 @@ class BatchSampler:
             return picked
         return self._drawn.put(mx.argmax(scores, axis=-1), picked)
 
-    def _forced(self, tokens: mx.array) -> mx.array:
-        """Return the drawn tokens, with forced tokens in place of those of rows that have one."""
-        forced = {
-            slot: draw.forced
-            for slot, draw in enumerate(self._draws)
-            if draw is not None and draw.forced is not None
-        }
+    def _advance(self, tokens: mx.array) -> mx.array:
+        """Advance all rows. Return the drawn tokens, a row's forced token in place of its own."""
+        forced: dict[int, TokenId] = {}
+        for slot, draw in enumerate(self._draws):
+            if draw is not None:
+                draw.position += 1
+                if draw.forced is not None:
+                    forced[slot], draw.forced = draw.forced, None
         if not forced:
             return tokens
         subset = _Subset(tuple(forced), len(self._draws))
@@ -288,12 +294,6 @@ class BatchSampler:
         most = max(d.top or 0 for d in self._of_slots(self._listed))
         listing = listing_of(own[at], tokens[at], most)
         return Drawn(tokens, self._listed, listing.chosen, listing.top_ids, listing.top_logprobs)
-
-    def _advance(self) -> None:
-        for draw in self._draws:
-            if draw is not None:
-                draw.position += 1
-                draw.forced = None
 
     def _bias_rows(self) -> mx.array:
         bias = np.zeros((len(self._biased.slots), self._vocabulary), dtype=np.float32)

@@ -66,7 +66,7 @@ def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float
         tokens=tuple(
             token
             for drawn in (*pending.first, *pending.decoded)
-            for token in _valid_tokens(drawn)
+            for token in (_valid_tokens(drawn) if drawn.drafted else _tokens(drawn))
             if token.row not in lost
         ),
         failures=tuple(pending.failures),
@@ -83,9 +83,8 @@ def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float
 
 
 def _valid_tokens(drawn_rows: DrawnRows) -> list[SampledToken]:
+    """Return the tokens of a draft up to the first wrong guess, and the token after them."""
     tokens = _tokens(drawn_rows)
-    if not drawn_rows.drafted:
-        return tokens
     return accepted(drawn_rows.drafted, [sampled.token for sampled in tokens], tokens)
 
 

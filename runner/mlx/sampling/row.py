@@ -171,7 +171,7 @@ class AdmittedRows:
         """If the result has tokens of only one row, and this row has a grammar, add the tokens that
         the grammar implies as the next ones. The row must have no unread step."""
         names = {sampled.row for sampled in result.tokens}
-        row = self.get(names.pop()) if len(names) == 1 else None
+        row = self._rows.get(names.pop()) if len(names) == 1 else None
         if row is None or row.matcher is None:
             return result
         return replace(result, implied=row.implied())

@@ -86,7 +86,7 @@ class SamplingSource:
             sampler.close()
         except Exception:
             drawn = self._draw_apart(rows, out, allowed, pending)
-        return self._sent(drawn)
+        return drawn if self._comm.size == 1 else self._sent(drawn)
 
     def draw_again(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
         """Return one sampled token per row. `rows` must be the same as in the last call, unless
@@ -99,7 +99,7 @@ class SamplingSource:
         except Exception:
             self.write_back()
             drawn = self._draw_apart(rows, out, allowed, pending)
-        return self._sent(drawn)
+        return drawn if self._comm.size == 1 else self._sent(drawn)
 
     def draw_drafted(
         self, drafts: Sequence[RowDraft], logits: mx.array, pending: PendingStep
@@ -142,8 +142,7 @@ class SamplingSource:
         )
 
     def _sent(self, drawn: Drawn) -> Drawn:
-        sent = self._comm.send_tokens(drawn.tokens)
-        return drawn if sent is drawn.tokens else replace(drawn, tokens=sent)
+        return replace(drawn, tokens=self._comm.send_tokens(drawn.tokens))
 
     def _allowed(self, rows: Rows, pending: PendingStep, after: mx.array) -> Allowed | None:
         """Return the tokens that grammars allow next; None if no row has a grammar.
