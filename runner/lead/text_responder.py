@@ -183,7 +183,7 @@ class TextResponder:
             prepared,
             [works.choice(prepared, choice.choice) for choice in prepared.choices],
             seeds=seeds,
-            prompt=works.prompt(prepared),
+            prompt=None if prepared.request.prompt_logprobs is None else works.prompt(prepared),
             trace=trace,
             so_far=so_far,
         )

@@ -230,9 +230,8 @@ class TextWorks(Protocol):
         """Return a new reader for one choice. May be called from another thread."""
         ...
 
-    def prompt(self, prepared: PreparedRequest) -> PromptReader | None:
-        """Return a reader of the prompt's scores; None if none are requested. May be called from
-        another thread."""
+    def prompt(self, prepared: PreparedRequest) -> PromptReader:
+        """Return a reader of the prompt's scores. May be called from another thread."""
         ...
 
 

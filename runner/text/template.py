@@ -34,6 +34,7 @@ from runner.text.shapes import (
     message_text,
     probe_template,
     tool_objects,
+    unseen_parts,
 )
 
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -125,7 +126,8 @@ def render_chat(
             messages, continues = messages[:-1], False
     final = message_text(messages[-1]) if continues else None
     own_values = variables or {}
-    marking = marking_of(messages, [*tool_objects(tools), own_values], template.markup)
+    shown_tools = tool_objects(tools) if tools else []
+    marking = marking_of(messages, [*shown_tools, own_values], template.markup)
     messages, (*objects, texts) = marking.messages, marking.tools
     with _blamed(lambda: _unshown_call(prompt, template, shape)):
         text = template.render(
@@ -134,14 +136,15 @@ def render_chat(
     spelled: tuple[Span, ...] = ()
     if marking.mark:
         text, spelled = spans_in(text, marking.mark, template.markup)
-    unshown = _unshown(
-        prompt,
-        text,
-        shape,
-        lambda other: _rendered_again(
-            template, other, shape, tools, thinking=thinking, variables=own_values
-        ),
-    )
+    unshown: tuple[str, ...] = ()
+    if unseen := unseen_parts(prompt, text, shape):
+        unshown = _unshown(
+            prompt,
+            unseen,
+            lambda other: _rendered_again(
+                template, other, shape, tools, thinking=thinking, variables=own_values
+            ),
+        )
     family = template.family
     if final is None:
         text += family.prefill(thinking=thinking, is_held=is_held, has_tools=bool(tools))
@@ -224,15 +227,13 @@ def _rendered_again(
 
 
 def _unshown(
-    prompt: ChatPrompt,
-    text: str,
-    shape: TemplateShape,
-    render: Callable[[ChatPrompt], str | None],
+    prompt: ChatPrompt, unseen: Sequence[LostPart], render: Callable[[ChatPrompt], str | None]
 ) -> tuple[str, ...]:
     """Return the paths of texts beside calls that a template does not show, which is the model
-    makers' choice. Raises BadRequest for any other part that it does not show."""
+    makers' choice. Raises BadRequest for any other part that it does not show. Only `unseen` parts
+    may be lost."""
     with _blamed():
-        lost = lost_parts(prompt, text, shape, render)
+        lost = lost_parts(prompt, unseen, render)
     for part in lost:
         if not part.is_beside:
             raise _not_shown(part)

@@ -167,10 +167,8 @@ class Text:
             return EveryToken(self._choice(prepared, choice), token_text)
         return self._choice(prepared, choice, token_text)
 
-    def prompt(self, prepared: PreparedRequest) -> PromptEcho | None:
-        """Return a reader of the prompt's scores; None if none are requested."""
-        if prepared.request.prompt_logprobs is None:
-            return None
+    def prompt(self, prepared: PreparedRequest) -> PromptEcho:
+        """Return a reader of the prompt's scores."""
         tokenizer = self._tokenizer
         detokeniser = tokenizer.detokeniser(begins=True)
         return PromptEcho(prepared.tokens, detokeniser, tokenizer.token_text)
@@ -185,7 +183,7 @@ class Text:
         tokenizer, request = self._tokenizer, prepared.request
         prompt = request.prompt
         chat = isinstance(prompt, ChatPrompt)
-        tools = tool_objects(prompt.tools if chat else ())
+        tools = tool_objects(prompt.tools) if chat and prompt.tools else []
         later = 0 if request.min_tokens is None or not prepared.stops else request.min_tokens
         return ChoiceText(
             request_id=request.request_id,

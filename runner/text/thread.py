@@ -17,6 +17,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from queue import PriorityQueue
 from typing import Any, Generic, Protocol, TypeVar
@@ -132,7 +133,7 @@ class TextThread(Generic[Prepared]):
             sys.stderr.write(f"could not prepare a request:\n{story_of(error)}\n")
             message = f"could not prepare the request: {type(error).__name__}"
             answer = Refusal(reason="bad_request", message=message)
-        self._post(lambda: answered(answer))
+        self._post(partial(answered, answer))
 
 
 def text_size(request: GenerationRequest) -> int:

@@ -121,7 +121,12 @@ class Family:
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the messages in the form of this family's templates, with reasoning under both of
         its names."""
-        return [_aliased(message) for message in messages]
+        return [
+            {"thinking": reasoning, **message}
+            if (reasoning := message.get("reasoning_content")) is not None
+            else dict(message)
+            for message in messages
+        ]
 
     def reader(
         self,
@@ -153,9 +158,3 @@ class Family:
 
 def _no_calls(raw: str) -> object:
     raise ValueError("this family makes no calls")
-
-
-def _aliased(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message with its reasoning also under the name `thinking`."""
-    reasoning = message.get("reasoning_content")
-    return {**({} if reasoning is None else {"thinking": reasoning}), **message}

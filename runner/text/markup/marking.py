@@ -77,6 +77,9 @@ def _spell(messages: Sequence[Message], tools: Sequence[Message], markup: Markup
     tokens."""
     if not markup.control and not markup.tags:
         return False
+    has_calls = any("tool_calls" in message for message in messages)  # whose JSON may hide markup
+    if not has_calls and not markup.all.occur_in([*_strings(messages), *_strings(tools)]):
+        return False
     return markup.all.occur_in(_strings(tools)) or any(
         _spellings(message, field, markup).occur_in(_field_texts(field, value))
         for message in messages

@@ -30,9 +30,3 @@ class RenderLimits:
     memory_per_byte: int = 16
     text_bytes: int = 8 << 20
     text_per_byte: int = 4
-
-    def memory(self, question_bytes: int) -> int:
-        return self.memory_bytes + self.memory_per_byte * question_bytes
-
-    def text(self, question_bytes: int) -> int:
-        return self.text_bytes + self.text_per_byte * question_bytes

@@ -183,7 +183,8 @@ class Renderer:
         """
         request = marshal.dumps((template, dict(variables)))
         limits, share = self._limits, self._share
-        memory_bytes, text_bytes = limits.memory(len(request)), limits.text(len(request))
+        memory_bytes = limits.memory_bytes + limits.memory_per_byte * len(request)
+        text_bytes = limits.text_bytes + limits.text_per_byte * len(request)
         alarm_s = limits.processor_s * share + ALARM_S
         question = QUESTION.pack(len(request), memory_bytes, text_bytes, alarm_s)
         try:

@@ -6,7 +6,7 @@ Pure, given a renderer. It knows messages and forms, but no tokenizer and no fam
 
 from __future__ import annotations
 
-from runner.text.shapes.kept import LostPart, lost_parts
+from runner.text.shapes.kept import LostPart, lost_parts, unseen_parts
 from runner.text.shapes.messages import chat_messages, message_text, tool_objects
 from runner.text.shapes.probe import RenderAs, probe_template
 from runner.text.shapes.shape import PLAIN, TemplateShape
@@ -21,4 +21,5 @@ __all__ = [
     "message_text",
     "probe_template",
     "tool_objects",
+    "unseen_parts",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -52,35 +52,31 @@ class LostPart:
 
 
 def lost_parts(
-    prompt: ChatPrompt,
-    text: str,
-    shape: TemplateShape,
-    render: Callable[[ChatPrompt], str | None],
+    prompt: ChatPrompt, unseen: Sequence[LostPart], render: Callable[[ChatPrompt], str | None]
 ) -> tuple[LostPart, ...]:
-    """Return the parts of `prompt` that are not in `text`, which a template of this shape rendered.
+    """Return those of the `unseen` parts of `prompt` that its text does not show in any form.
     `render` returns the rendering of another prompt, None if the template refuses it."""
-    unseen = [*_unseen(prompt, text, shape)]
-    if not unseen:
-        return ()
     marked = render(_marked(prompt, unseen))
     if marked is None:
         return ()
     return tuple(lost for number, lost in enumerate(unseen) if _mark(number) not in marked)
 
 
-def _unseen(prompt: ChatPrompt, text: str, shape: TemplateShape) -> Iterator[LostPart]:
-    """Yield the parts of a prompt that are not in its text unchanged. Also yield parts of kinds
+def unseen_parts(prompt: ChatPrompt, text: str, shape: TemplateShape) -> list[LostPart]:
+    """Return the parts of a prompt that are not in its text unchanged. Also return parts of kinds
     that a template of this shape does not show: their words may be there for another reason."""
+    unseen: list[LostPart] = []
     sought = _Sought(text)
     for place, message in enumerate(prompt.messages):
         content = _text(message).strip()
         is_unseen = message.role == "tool" and shape.results == "unseen" and bool(content)
         if is_unseen or not sought.has(content):
-            yield LostPart(place, None, message)
+            unseen.append(LostPart(place, None, message))
         for number, call in enumerate(message.tool_calls):
             is_unseen = shape.calls == "unseen"
             if is_unseen or not all(map(sought.has_somewhere, _texts_of(call))):
-                yield LostPart(place, number, message)
+                unseen.append(LostPart(place, number, message))
+    return unseen
 
 
 class _Sought:
@@ -144,7 +140,7 @@ def _mark(number: int) -> str:
     return f"qvx{number}xvq"
 
 
-def _marked(prompt: ChatPrompt, unseen: list[LostPart]) -> ChatPrompt:
+def _marked(prompt: ChatPrompt, unseen: Sequence[LostPart]) -> ChatPrompt:
     """Return the prompt with a mark (a unique text) in place of each part in `unseen`: the parts
     that were not found in the rendered text."""
     messages = list(prompt.messages)

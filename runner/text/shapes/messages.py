@@ -36,12 +36,13 @@ def chat_messages(
     """
     names = {call.call_id: call.name for message in prompt.messages for call in message.tool_calls}
     made: list[Message] = []
-    for place in _places(prompt.messages):
+    for place in _places(prompt.messages) if names else range(len(prompt.messages)):
         message = _message(prompt.messages[place], f"messages[{place}]", names, shape)
-        made += _apart(message, shape)
+        made += _apart(message, shape) if shape.beside == "apart" else [message]
     if shape.calls == "single":
         made = _single_calls(made)
-    made = _with_system(made, shape)
+    if shape.system != "anywhere":
+        made = _with_system(made, shape)
     if shape.tools == "system" and tools:
         made = _with_tools(made, tools)
     if shape.turns == "alternating":
@@ -158,10 +159,9 @@ def _call_id(call_id: str, shape: TemplateShape) -> str:
 
 
 def _apart(message: Message, shape: TemplateShape) -> list[Message]:
-    """Return the message in a list. If the template shows text and calls only in separate messages,
-    return the text and the calls as two messages."""
+    """Return the message in a list; its text and its calls as two messages if it has both."""
     calls, text = message.get("tool_calls"), message.get("content")
-    if not calls or not text or shape.beside != "apart":
+    if not calls or not text:
         return [message]
     bare = {name: value for name, value in message.items() if name != "content"}
     if shape.empty != "absent":
@@ -207,8 +207,6 @@ def _with_call(message: Message, call: Mapping[str, Any], *, is_first: bool) -> 
 def _with_system(messages: Sequence[Message], shape: TemplateShape) -> list[Message]:
     """Return the messages with the texts of system messages at the places where the template shows
     them."""
-    if shape.system == "anywhere":
-        return list(messages)
     leading = 0
     while leading < len(messages) and messages[leading]["role"] == "system":
         leading += 1

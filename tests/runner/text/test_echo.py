@@ -64,10 +64,6 @@ def test_pieces_have_every_token_once_and_the_text_whole(text: str, data: Any) -
     assert all(0 < len(piece.logprobs) <= PIECE_TOKENS for piece in pieces)
 
 
-def test_a_prompt_that_nobody_asked_about_has_no_reader() -> None:
-    assert TEXT.prompt(ready(request(TextPrompt(text="a"), prompt_logprobs=None))) is None
-
-
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.sampled_from([*TOKENIZER.encode("ab é🐟\n"), EOS, 0, 1]), max_size=12),
