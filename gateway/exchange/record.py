@@ -170,8 +170,7 @@ class EndedRequests:
             load_s=row.load_s,
             seconds=row.seconds,
         )
-        if self._records.logs_requests:
-            self._records.log_request(row)
+        self._records.log_request(row)
 
     def _tell_trace(self, trace: TraceRow, source: GatewayTrace, request: ClientRequest) -> None:
         if self._options.keeps_traces:

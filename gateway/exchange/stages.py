@@ -76,6 +76,12 @@ def _has_unheeded(flow: Flow) -> bool:
     return bool(extras.ignored or extras.for_thinking or (extras.trace and not flow.traced))
 
 
+def _has_wish(flow: Flow) -> bool:
+    """Return whether the body says how long to keep the model loaded."""
+    extras = flow.parsed.extras
+    return extras.stay_warm_s is not None or extras.keep_alive_s is not None
+
+
 async def record(_parts: Parts, flow: Flow) -> Flow:
     """Record the exchange and release its resources. There is no exchange if a stream was refused
     after its first bytes."""
@@ -107,7 +113,7 @@ STAGES = (
     StageRow("begin", "answer", begin, attrgetter("trial")),
     StageRow("answer", "answer", answer),
     StageRow("cut", "cut", cut, attrgetter("fault")),
-    StageRow("warm", "warm", stay_warm, lambda flow: flow.parsed.extras.wish_s is not None),
+    StageRow("warm", "warm", stay_warm, _has_wish),
     StageRow("keep", "keep", keep, attrgetter("parsed.to_keep")),
     StageRow("record", "record", record),
 )  # fmt: skip

@@ -36,7 +36,7 @@ def caller_of(req: Request) -> Caller | None:
 def key_id(req: Request) -> str | None:
     """Return the id of a request's API key; rotating a key does not change its id. None without a
     key. Also None for a key in the node's settings, if it is the only one there."""
-    caller = caller_of(req)
+    caller = scope_of(req).caller
     return None if caller is None else caller.key_id
 
 

@@ -40,7 +40,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.dialects.registry import api_of, envelope_of
 from gateway.dialects.to_come import absence
 from gateway.exchange import Parts, fault_of, one_line
-from gateway.http.callers import caller_of, check_owner
+from gateway.http.callers import check_owner
 from gateway.http.openapi import Route
 from gateway.http.scope import Receive, scope_of
 from gateway.records import AllRecords
@@ -248,7 +248,7 @@ class AccessControl:
 
         The body has not been read yet. A path without a row is only for the node's owner.
         """
-        caller = caller_of(req)
+        caller = scope_of(req).caller
         key = (req.method, req.uri_template or "")
         row = self._rows.get(key)
         if caller is not None and not caller.has_key:
@@ -280,18 +280,17 @@ class AccessControl:
                 raise HttpFaultRaised(of_refusal(refusal))
             scope.caller = caller_of_run(run.owner, keys.book.keys)
             return
-        opens = is_open(req.path)
         key = offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
         asked_for = self._asks_for_keys or not keys.has_state or bool(keys.book.keys)
         caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
         may_be_known = not keys.has_state and (key is not None or not options.asks_for_keys)
-        if caller is None and not opens and may_be_known:
+        if caller is None and may_be_known and not is_open(req.path):
             if (refusal := await keys.wait_known()) is not None:
                 raise HttpFaultRaised(of_refusal(refusal))
             asked_for = options.asks_for_keys or bool(keys.book.keys)
             caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
         scope.caller = caller
-        if caller is None and not opens:
+        if caller is None and not is_open(req.path):
             raise unknown_caller(key)
 
 

@@ -66,7 +66,7 @@ class ModelCatalog:
     def known(self) -> bool:
         """Return whether this process has the cluster state and the node cards. Without them it
         cannot say that a model does not exist."""
-        return self._bus.mirror.live and self.readings.has_cards
+        return self._bus.mirror.live and bool(self.readings.book)
 
     async def wait_known(self) -> None:
         """Wait until this process knows which models exist. Only requests just after its start have

@@ -83,6 +83,7 @@ class Dispatcher:
         self.requests: dict[RequestId, ClientRequest] = {}
         self.draining = False
         self._options = options
+        self._bus = bus
         self._reactor = bus.reactor
         self._log = bus.log
         self._catalog = catalog
@@ -240,7 +241,8 @@ class Dispatcher:
         """Forget a request after its terminal entry. If the request failed, also drop the other
         requests of the same body."""
         self.requests.pop(request.request_id, None)
-        self._splits.stop(request.request_id)
+        if request.request_id in self._splits.held:
+            self._splits.stop(request.request_id)
         if request.resuming.is_culprit:
             self._log.error("a request killed its runner again", request=request.request_id)
         if request.has_waited or request.was_displaced or request.waited_for_own:
@@ -295,13 +297,14 @@ class Dispatcher:
 
     def _place(self, request: ClientRequest) -> None:
         """Submit the request to a ready instance; if there is none, queue the request."""
-        chosen = self._splits.take(request) or self._catalog.choose(
-            request.wire, request.excluded, request.affinity
-        )
+        was_held = request.request_id in self._splits.held
+        chosen = self._splits.take(request) if was_held else None
+        chosen = chosen or self._catalog.choose(request.wire, request.excluded, request.affinity)
         if chosen is None:
             self._refuse(request, self._room.add(request))
             return
-        if self._splits.begin(request, chosen):
+        may_split = not was_held and len(self._bus.state.instances) > 1
+        if may_split and self._splits.begin(request, chosen):
             return
         now = self._reactor.now()
         request.submitted(chosen, now, self._options.request_timeout_s)

@@ -290,7 +290,7 @@ class ClientRequest:
             first = last.request_id, last.seq, last.reason, message
             terminal = resuming.explained(Failed(*first, last.usage, last.details))
         if terminal is not None:
-            terminal = resuming.counted(terminal)
+            terminal = resuming.counted(terminal) if resuming.deaths else terminal
             entries = [*entries[:-1], terminal]
         self.inbox.arrived(self.request_id, entries, old)
         if terminal is not None:
@@ -319,7 +319,8 @@ class ClientRequest:
         self.done = True
         self.resuming.end()
         self.usage = last.usage
-        self._counters.drafted(self.model, last.usage)
+        if last.usage.drafters:
+            self._counters.drafted(self.model, last.usage)
         if (unbrought := self.answered_tokens - self.tokens) > 0:
             self._counters.tokens(self.model, unbrought, None)
         self.prompt_tokens = self.prompt_tokens or last.usage.prompt_tokens

@@ -36,27 +36,18 @@ class CreditBook:
 
     def takes(self, entry: Entry) -> bool:
         """Count an entry. Return False if its choice does not exist or has no credit left."""
-        if type(entry) is TokenDelta:  # the hot path
-            return 0 <= entry.choice < len(self._left) and self.received(entry.choice)
-        if isinstance(entry, Finished | Failed | PrefillProgress):
+        is_delta = type(entry) is TokenDelta  # the hot path
+        if not is_delta and isinstance(entry, Finished | Failed | PrefillProgress):
             return True
-        if not 0 <= entry.choice < len(self._left):
+        choice = entry.choice
+        if not 0 <= choice < len(self._left):
             return False
-        if isinstance(entry, ChoiceEnd):
-            self.ended(entry.choice)
-            return True
-        return self.received(entry.choice)
-
-    def received(self, choice: int) -> bool:
-        """Count an entry of this choice; return False if it had no credit left."""
         self.is_used = True
+        if not is_delta and isinstance(entry, ChoiceEnd):
+            self._ended[choice] = True
+            return True
         self._left[choice] -= 1
         return self._left[choice] >= 0
-
-    def ended(self, choice: int) -> None:
-        """Mark this choice as ended."""
-        self.is_used = True
-        self._ended[choice] = True
 
     def sent(self, choice: int, count: int) -> int:
         """Count entries that were sent to the client. Return the credit to grant now: 0 until half

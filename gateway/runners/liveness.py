@@ -48,14 +48,11 @@ class Liveness:
         self.heard_at = now
         if step != self.step:
             self.step = step
-            self._moved(now)
+            self.entries(now)
 
     def entries(self, now: float) -> None:
-        """Record that entries of a request arrived, which is progress."""
+        """Record progress, such as the arrival of a request's entries."""
         self.heard_at = now
-        self._moved(now)
-
-    def _moved(self, now: float) -> None:
         self.slowest_s = max(self.slowest_s, now - self.moved_at)
         self.moved_at = now
 

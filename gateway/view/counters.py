@@ -77,10 +77,9 @@ class Counters:
             mine.itl_counts[bisect_left(ITL_BOUNDS_S, gap_s / count)] += count
 
     def drafted(self, model: str, usage: Usage) -> None:
-        """Count the drafts of a request that ended."""
-        if usage.drafters:
-            mine = self.models[model]
-            mine.drafters = sum_drafters((mine.drafters, usage.drafters))
+        """Count the drafts of a request that ended and had some."""
+        mine = self.models[model]
+        mine.drafters = sum_drafters((mine.drafters, usage.drafters))
 
     def lost(self, model: str, outcome: Literal["resumed", "ended", "culprit"]) -> None:
         """Count a request whose runner was lost and that could have resumed."""

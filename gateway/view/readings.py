@@ -113,11 +113,6 @@ class ClusterReadings:
                 self.left = left_in(self.peers(now))
                 self._models_until = -math.inf
 
-    @property
-    def has_cards(self) -> bool:
-        """Return whether a card of any node has arrived."""
-        return bool(self.book)
-
     def cards(self, now: float) -> list[NodeCard]:
         """Return the cards of nodes: this node's first, then by node id. A node that left the
         cluster, or was removed from it, has no card. A silent node keeps its card, because its

@@ -10,6 +10,7 @@ other kinds are not offered to the model but reported as ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bus.wire.errors import BadRequest
 from bus.wire.messages.requests import (
@@ -40,20 +41,18 @@ from gateway.dialects.openai.formats import SETS_FORMAT, TEXT, output_of
 from gateway.dialects.openai.stored import to_keep_of
 from gateway.dialects.shared_fields import (
     ThinkingAsked,
+    named_model,
     stops_of,
     thinking_asked,
     tools_of,
     top_logprobs_of,
 )
 
-MOST_VARIABLES, LONGEST_NAME, LONGEST_VALUE = 16, 64, 4096
-"""Maximum number of template variables, and maximum characters of their names and texts."""
-OURS = frozenset(
-    ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message",
-     "chat_template", "tokenize")
+RARE = frozenset(
+    ("chat_template_kwargs", "continue_final_message", "logprobs", "modalities", "prediction",
+     "service_tier", "stop", "stream_options", "top_logprobs", "verbosity")
 )  # fmt: skip
-"""Template arguments that the request itself determines, or that no client may set."""
-
+"""Fields that most bodies lack; they are read only if a body has one of them."""
 SETS_TOOLS = frozenset(("tools", "tool_choice", "functions", "function_call"))
 SETS_THINKING = frozenset(
     ("reasoning_effort", "reasoning", "thinking", "enable_thinking", "thinking_budget",
@@ -70,9 +69,11 @@ class OpenAIChat:
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request with `n` choices."""
         parsed_body, extras = read_body(bodies.ChatCompletionsBody, body, context.limits)
-        fields.check_offered(parsed_body)
-        fields.check_modalities(parsed_body)
         sent, older = parsed_body.model_fields_set, parsed_body.functions is not None
+        is_plain = sent.isdisjoint(RARE)
+        if not is_plain:
+            fields.check_offered(parsed_body)
+            fields.check_modalities(parsed_body)
         tools, choice, tells = (), ToolChoice(mode="none"), frozenset[str]()
         if not sent.isdisjoint(SETS_TOOLS):
             tools, choice = (_functions_of if older else _tools_of)(parsed_body, context.limits)
@@ -80,27 +81,26 @@ class OpenAIChat:
             extras = fields.report_tools(parsed_body.tools, extras, context.limits)
         request = GenerationRequest(
             request_id=next(context.ids),
-            model=fields.model_of(parsed_body),
+            model=named_model(parsed_body.model),
             prompt=ChatPrompt(
                 messages=messages_of(parsed_body.messages, context.limits),
                 tools=tools,
-                continue_final=_continues(parsed_body),
+                continue_final=not is_plain and _continues(parsed_body),
             ),
             n=parsed_body.n or 1,
             max_tokens=_max_tokens_of(parsed_body),
-            stop=stops_of("stop", parsed_body.stop, context.limits),
+            **({} if is_plain else _rare_of(parsed_body, context.limits)),
             sampling=fields.sampling_of(parsed_body),
             output=TEXT if sent.isdisjoint(SETS_FORMAT) else output_of(parsed_body, context.limits),
             tool_choice=choice,
             parallel_tool_calls=parsed_body.parallel_tool_calls is not False and not older,
-            top_logprobs=top_logprobs_of(parsed_body.logprobs, parsed_body.top_logprobs),
-            variables=variables_of(parsed_body.chat_template_kwargs),
             ignore_eos=bool(parsed_body.ignore_eos),
             min_tokens=parsed_body.min_tokens or None,
-            priority=fields.priority_of(parsed_body.service_tier, extras),
+            priority=extras.priority
+            if is_plain
+            else fields.priority_of(parsed_body.service_tier, extras),
             client_id=fields.client_of(parsed_body, extras),
             speculate=extras.speculate,
-            prediction=fields.predicted_of(parsed_body.prediction),
         )
         if not sent.isdisjoint(SETS_THINKING):
             thinking = _thinking_of(parsed_body)
@@ -116,11 +116,11 @@ class OpenAIChat:
             to_keep=stored,
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
-            include_usage=fields.includes_usage(parsed_body),
+            include_usage=not is_plain and fields.includes_usage(parsed_body),
             extras=extras,
-            echoed_fields=fields.echoed_fields_of(parsed_body),
+            echoed_fields={} if is_plain else fields.echoed_fields_of(parsed_body),
             tells=tells,
-            manner=fields.manner_of(parsed_body.verbosity),
+            manner="" if is_plain else fields.manner_of(parsed_body.verbosity),
             affinity=parsed_body.prompt_cache_key or "",
         )
 
@@ -313,6 +313,16 @@ def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
         raise bad_field(field, f"'{name}' is not one of the tools")
 
 
+def _rare_of(body: bodies.ChatCompletionsBody, limits: Limits) -> dict[str, Any]:
+    """Return the request's fields that come from rare fields of the body."""
+    return {
+        "stop": stops_of("stop", body.stop, limits),
+        "top_logprobs": top_logprobs_of(body.logprobs, body.top_logprobs),
+        "variables": fields.variables_of(body.chat_template_kwargs),
+        "prediction": fields.predicted_of(body.prediction),
+    }
+
+
 def _continues(body: bodies.ChatCompletionsBody) -> bool:
     if not body.continue_final_message:
         return False
@@ -369,31 +379,3 @@ def switches_of(template: bodies.TemplateArgumentsBody) -> dict[str, bool | None
         "chat_template_kwargs.enable_thinking": template.enable_thinking,
         "chat_template_kwargs.thinking": template.thinking,
     }
-
-
-def variables_of(
-    arguments: bodies.TemplateArgumentsBody | None,
-) -> dict[str, bool | int | float | str] | None:
-    """Return the template's variables other than those about thinking. Raises BadRequest for a
-    variable that clients may not set."""
-    variables: dict[str, bool | int | float | str] = {}
-    for name, value in (arguments.model_extra or {} if arguments is not None else {}).items():
-        field = f"chat_template_kwargs.{name[:LONGEST_NAME]}"
-        if value is None:
-            continue
-        if name in OURS:
-            raise bad_field(field, "is set by the server; omit it")
-        if not name.isidentifier() or len(name) > LONGEST_NAME:
-            raise bad_field(field, f"a variable's name has at most {LONGEST_NAME} letters")
-        if not isinstance(value, bool | int | float | str):
-            raise bad_field(field, "must be text, a number, true or false")
-        if isinstance(value, str) and len(value) > LONGEST_VALUE:
-            raise bad_field(field, f"must have at most {LONGEST_VALUE} characters")
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise bad_field(field, "must be a 64-bit number")
-        variables[name] = value
-    if len(variables) > MOST_VARIABLES:
-        raise bad_field(
-            "chat_template_kwargs", f"too many variables; the limit is {MOST_VARIABLES}"
-        )
-    return variables or None

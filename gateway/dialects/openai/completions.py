@@ -21,7 +21,7 @@ from gateway.dialects.openai import fields
 from gateway.dialects.openai.bodies import CompletionsBody
 from gateway.dialects.openai.completions_render import CompletionsStream, render_completions
 from gateway.dialects.openai.formats import output_of
-from gateway.dialects.shared_fields import stops_of
+from gateway.dialects.shared_fields import named_model, stops_of
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -140,7 +140,7 @@ def _request_of(
 ) -> GenerationRequest:
     return GenerationRequest(
         request_id=next(context.ids),
-        model=fields.model_of(body),
+        model=named_model(body.model),
         prompt=prompt,
         n=body.n or 1,
         max_tokens=_max_tokens_of(body),

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bus.wire.errors import BadRequest
-from bus.wire.ids import ModelId
 from bus.wire.messages.requests import Sampling
 from bus.wire.shares import PRIORITIES
 from gateway.dialects import shared_fields
@@ -22,12 +21,18 @@ from gateway.dialects.shared_fields import (
     LEAST_TOP_P,
     NO_SUCH_TOOL,
     foreign_in,
-    named_model,
     temperature_of,
 )
 
 MAX_BIASED = 1024
 AS_MANY_AS_FIT = -1
+MOST_VARIABLES, LONGEST_NAME, LONGEST_VALUE = 16, 64, 4096
+"""Maximum number of template variables, and maximum characters of their names and texts."""
+OURS = frozenset(
+    ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message",
+     "chat_template", "tokenize")
+)  # fmt: skip
+"""Template arguments that the request itself determines, or that no client may set."""
 TIERS: Mapping[str, str] = {"flex": "low", "priority": "high"}
 """OpenAI's service tiers, each with the value of `x_priority` that it stands for."""
 MANNERS: Mapping[str, str] = {
@@ -35,11 +40,6 @@ MANNERS: Mapping[str, str] = {
     "high": "Answer at length, in detail.",
 }
 """The sentence that is added to the end of the system prompt, for each value of `verbosity`."""
-
-
-def model_of(body: SharedBody) -> ModelId:
-    """Return the requested model, which may be unknown. Raises BadRequest for an invalid name."""
-    return named_model(body.model)
 
 
 def check_offered(body: SharedBody) -> None:
@@ -155,3 +155,31 @@ def predicted_of(prediction: bodies.PredictionBody | None) -> str | None:
     content = prediction.content
     text = content if isinstance(content, str) else "".join(part.text for part in content)
     return text or None
+
+
+def variables_of(
+    arguments: bodies.TemplateArgumentsBody | None,
+) -> dict[str, bool | int | float | str] | None:
+    """Return the template's variables other than those about thinking. Raises BadRequest for a
+    variable that clients may not set."""
+    variables: dict[str, bool | int | float | str] = {}
+    for name, value in (arguments.model_extra or {} if arguments is not None else {}).items():
+        field = f"chat_template_kwargs.{name[:LONGEST_NAME]}"
+        if value is None:
+            continue
+        if name in OURS:
+            raise bad_field(field, "is set by the server; omit it")
+        if not name.isidentifier() or len(name) > LONGEST_NAME:
+            raise bad_field(field, f"a variable's name has at most {LONGEST_NAME} letters")
+        if not isinstance(value, bool | int | float | str):
+            raise bad_field(field, "must be text, a number, true or false")
+        if isinstance(value, str) and len(value) > LONGEST_VALUE:
+            raise bad_field(field, f"must have at most {LONGEST_VALUE} characters")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise bad_field(field, "must be a 64-bit number")
+        variables[name] = value
+    if len(variables) > MOST_VARIABLES:
+        raise bad_field(
+            "chat_template_kwargs", f"too many variables; the limit is {MOST_VARIABLES}"
+        )
+    return variables or None

@@ -95,22 +95,18 @@ def error_frames(fault: HttpFault) -> bytes:
 
 
 def usage_object(usage: Usage) -> TokenUsage:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": _completion_details(usage),
-    }
-
-
-def _completion_details(usage: Usage) -> ReasoningTokens:
     details: ReasoningTokens = {"reasoning_tokens": usage.reasoning_tokens}
     if usage.predicted_tokens:
         accepted = usage.accepted_predicted_tokens
         details["accepted_prediction_tokens"] = accepted
         details["rejected_prediction_tokens"] = usage.predicted_tokens - accepted
-    return details
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": details,
+    }
 
 
 def timing_object(usage: Usage) -> AnswerTiming:

@@ -26,8 +26,8 @@ from gateway.dialects.collect import Collected
 from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.bodies import TemplateArgumentsBody
-from gateway.dialects.openai.chat import function_of, messages_of, switches_of, variables_of
-from gateway.dialects.openai.fields import report_tools
+from gateway.dialects.openai.chat import function_of, messages_of, switches_of
+from gateway.dialects.openai.fields import report_tools, variables_of
 from gateway.dialects.prompts import bodies
 from gateway.dialects.shared_fields import (
     ThinkingAsked,

@@ -71,9 +71,9 @@ class PhaseSplits:
         self._counters = counters
         self._go_on = go_on
         self._splits: dict[RequestId, _Split] = {}
-        self._over: dict[RequestId, tuple[InstanceId, int] | None] = {}
-        """The requests that were here. Until they are submitted: the instance (and generation)
-        that is to write the answer."""
+        self.held: dict[RequestId, tuple[InstanceId, int] | None] = {}
+        """The requests that are or were held. Between that and their submission: the instance (and
+        generation) that is to write the answer."""
         self._timer: Timer | None = None
         self._count = 0
 
@@ -85,7 +85,7 @@ class PhaseSplits:
         its prompt. Return whether it is held; `go_on` is then called once, unless it is stopped."""
         wire, resuming = request.wire, request.resuming
         is_plain = wire.question is None and wire.prompt_logprobs is None
-        if not is_plain or prompt_size(wire) < SPLIT_TOKENS or request.request_id in self._over:
+        if not is_plain or prompt_size(wire) < SPLIT_TOKENS or request.request_id in self.held:
             return False
         if request.so_far is not None or resuming.deaths or request.was_displaced:
             return False
@@ -98,16 +98,16 @@ class PhaseSplits:
     def take(self, request: ClientRequest) -> Instance | None:
         """Return the instance that writes the answer of a request that was held; None if it was not
         held, or if the instance is not ready any more. Later calls return None."""
-        where = self._over.get(request.request_id)
+        where = self.held.get(request.request_id)
         if where is None:
             return None
-        self._over[request.request_id] = None
+        self.held[request.request_id] = None
         ready = self._catalog.ready(request.model)
         return next((i for i in ready if (i.instance, i.generation) == where), None)
 
     def stop(self, request_id: RequestId) -> bool:
         """Forget a request; return whether it was held."""
-        self._over.pop(request_id, None)
+        self.held.pop(request_id, None)
         split = self._splits.pop(request_id, None)
         if split is not None:
             self._withdraw(split)
@@ -138,6 +138,7 @@ class PhaseSplits:
         now = self._reactor.now()
         split = _Split(request, chosen, others, where == AUTO, now, now + COST_S)
         self._splits[request.request_id] = split
+        self.held[request.request_id] = None
         if self._timer is None:
             self._timer = self._reactor.every(TICK_S, self._tick)
         self._ask(split, [chosen, *others], cost_question(request.wire), COST_S)
@@ -238,7 +239,7 @@ class PhaseSplits:
         request, plan = split.request, split.plan
         self._withdraw(split)
         del self._splits[request.request_id]
-        self._over[request.request_id] = (split.writer.instance, split.writer.generation)
+        self.held[request.request_id] = (split.writer.instance, split.writer.generation)
         facts: dict[str, str | int | float] = {"request": request.request_id}
         if plan is not None:
             facts |= {"node": plan.offer.node, "tokens": plan.offer.cost.tokens}

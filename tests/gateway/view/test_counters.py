@@ -44,7 +44,6 @@ def test_drafts_are_counted_by_model_and_drafter() -> None:
     counters = Counters()
     counters.drafted("m", Usage(drafters={"ngram": (1, 4, 3), "grammar": (1, 2, 2)}))
     counters.drafted("m", Usage(drafters={"ngram": (2, 8, 1)}))
-    counters.drafted("plain", Usage())
     counts = counters.drain()
     assert counts["m"].drafters == {"ngram": (3, 12, 4), "grammar": (1, 2, 2)}
     assert set(counts) == {"m"}
