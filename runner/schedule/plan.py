@@ -183,7 +183,9 @@ def _admit(table: RowTable, open_plan: OpenPlan) -> None:
     waiting = table.ready_to_enter()
     while waiting:
         row = _next(table, waiting)
-        if table.has_trial_beside(row) or _waits_for_prefix(table, open_plan, row):
+        if table.live and table.has_trial_beside(row):
+            continue
+        if _waits_for_prefix(table, open_plan, row):
             continue
         if not _make_place(table, open_plan, row, ()):
             return

@@ -200,7 +200,8 @@ class Scheduler:
         """Return the next step and events. The step is None if there is no work, `STEPS_AHEAD`
         steps are unread, or the previous one must be read first."""
         table = self._table
-        if len(table.issued) >= STEPS_AHEAD or any(row.must_be_read for row in table.live.values()):
+        thinking = (row for row in table.live.values() if row.thinking is not None)
+        if len(table.issued) >= STEPS_AHEAD or any(row.must_be_read for row in thinking):
             return None, []
         are_drafted = not any(row.rules.why_not for row in table.live.values())
         if are_drafted and table.issued and waits_for_tokens(table):

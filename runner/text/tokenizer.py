@@ -128,9 +128,9 @@ class ModelTokenizer:
         """Return the token ids of `text`. Markup of added tokens in it becomes those tokens, except
         at `spelled` (`runner.text.markup.spans_in`), which is text. `special` adds the tokens that
         the tokenizer puts around a raw prompt (a beginning-of-sequence token)."""
-        if not spelled:
-            return self._opened.encode(text, special)
         with panics_told():
+            if not spelled:
+                return self._opened.encode(text, special)
             return self._twin.encode(text, spelled, special=special)
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -98,7 +98,8 @@ class DecodeBatch:
             slot = len(self.rows)
             self.rows.append(row)
             self.shape.begins.append(SlabShape.HOLE)
-        self._make_room(length)
+        if len(self.rows) > self.shape.slots or length > self.shape.stop:
+            self._relay(None, length, len(self.rows))
         for layer, own in zip(self.layers, caches, strict=True):
             if isinstance(layer, SlabKV):
                 layer.put(slot, own)
@@ -216,10 +217,6 @@ class DecodeBatch:
             if isinstance(layer, MergedKV):
                 layer.keep(occupied)
         return occupied
-
-    def _make_room(self, length: int) -> None:
-        if len(self.rows) > self.shape.slots or length > self.shape.stop:
-            self._relay(None, length, len(self.rows))
 
     def _relay(self, kept_slots: Sequence[int] | None, length: int, slots: int) -> None:
         """Copy the KV into new slabs for `slots` rows, with room for `length` tokens or the longest

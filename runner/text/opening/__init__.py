@@ -8,7 +8,6 @@ GGUF file has a reader of its own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from bus.models.gguf import weight_file
@@ -37,14 +36,7 @@ def open_tokenizer(
     TokenizerError."""
     check_file(path / "tokenizer.json")
     with panics_told():
-        opened = _opened(path, overrides, end_ids)
-
-    def encoded(text: str, special: bool) -> list[int]:
-        """Return the token ids of a text. Raises TokenizerError if the library panics."""
-        with panics_told():
-            return opened.encode(text, special)
-
-    return replace(opened, encode=encoded)
+        return _opened(path, overrides, end_ids)
 
 
 def _opened(path: Path, overrides: dict[str, str], end_ids: Sequence[int]) -> OpenedTokenizer:

@@ -66,7 +66,7 @@ def open_alone(path: Path, overrides: Mapping[str, str], end_ids: Sequence[int])
     ends = {*end_ids, *([plain.token_id(special["eos_token"])] if "eos_token" in special else [])}
     return OpenedTokenizer(
         backend=backend,
-        encode=lambda text, special: plain.encode(text, add_special_tokens=special),
+        encode=plain.encode,
         decode=plain.decode,
         special_tokens={name: str(token) for name, token in special.items()},
         end_ids=frozenset(ends),
@@ -100,7 +100,7 @@ class PlainTokenizer:
         self._backend = backend
         self.chat_template = chat_template
 
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Return the token ids of a text. Releases the GIL, so other threads run meanwhile."""
         encodings = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return encodings[0].ids

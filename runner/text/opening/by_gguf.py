@@ -71,7 +71,7 @@ def open_gguf(file: Path, form: str | None) -> OpenedTokenizer:
     }
     return OpenedTokenizer(
         backend=backend,
-        encode=lambda text, special: plain.encode(text, add_special_tokens=special),
+        encode=plain.encode,
         decode=plain.decode,
         special_tokens={
             f"{name}_token": tokens[valid[name]] for name in ("bos", "eos") if name in valid

@@ -36,11 +36,11 @@ def panics_told() -> Generator[None]:
 class OpenedTokenizer:
     """The content of a tokenizer's files. `backend` is a `tokenizers.Tokenizer`.
 
-    `encode` takes a text, and whether to add special tokens around it. `decode` returns the text of
-    token ids, special tokens by name. `special_tokens` are the texts of special tokens by their
-    template names; `end_ids` are the ids that end an output. `thinking_variable` is the template's
-    variable for thinking. `own_prompt` is a library's code that writes prompts instead of a
-    template.
+    `encode` takes a text, and whether to add special tokens around it; it may panic. `decode`
+    returns the text of token ids, special tokens by name. `special_tokens` are the texts of special
+    tokens by their template names; `end_ids` are the ids that end an output. `thinking_variable` is
+    the template's variable for thinking. `own_prompt` is a library's code that writes prompts
+    instead of a template.
     """
 
     backend: Any
