@@ -12,7 +12,7 @@ rendered error (a `Failed` entry or `error`) ends the stream: all later calls re
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -57,13 +57,13 @@ class Limits:
 class ParseContext:
     """The input of a parser in addition to the body.
 
-    The parser takes one of `ids` for each request. `context_tokens` maps known text models to the
-    context length on their model cards.
+    The parser takes one of `ids` for each request. `text_models` returns the known text models; few
+    bodies need them.
     """
 
     ids: Iterator[RequestId]
     now_s: float
-    context_tokens: Mapping[str, int] = field(default_factory=dict[str, int])
+    text_models: Callable[[], Collection[str]] = tuple
     fingerprint: str = "shoal"
     limits: Limits = Limits()
 

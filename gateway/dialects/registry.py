@@ -20,6 +20,10 @@ from gateway.dialects.to_come import not_offered, to_come
 APIS: tuple[Api, ...] = (OPENAI, OLLAMA, ANTHROPIC, PROMPTS, RERANKING)
 DEFAULT_ENVELOPE = OPENAI.envelope
 """The form of errors at paths that belong to no API."""
+HAVE_ID_HEADERS = tuple(
+    prefix for api in APIS if api.id_header for prefix in (*api.prefixes, *api.marked_prefixes)
+)
+"""The beginnings of all paths whose API may have a header of its own for the request id."""
 
 
 def never(_header: str) -> bool:

@@ -56,18 +56,19 @@ class Parts:
     running: int = 0
 
     def parse_context(self) -> ParseContext:
-        """Return what the parsing of a body needs: new ids, the time, context lengths, limits."""
+        """Return what the parsing of a body needs: new ids, the time, the text models, limits."""
         return ParseContext(
             ids=self.ids,
             now_s=wall(),
-            context_tokens={
-                str(card.model): card.context_tokens
-                for card in self.cluster.catalog.cards().values()
-                if card.makes == "text"
-            },
+            text_models=self.text_models,
             fingerprint=f"shoal-{self.options.version}",
             limits=Limits(depth=self.options.body_depth, strict_fields=self.options.strict_fields),
         )
+
+    def text_models(self) -> list[str]:
+        """Return the text models on the disks of all nodes."""
+        cards = self.cluster.catalog.cards().values()
+        return [str(card.model) for card in cards if card.makes == "text"]
 
     def ignored(self, dialect: str, fields: Sequence[str]) -> None:
         """Count the ignored fields of a body. Names that no API publishes count as `other`."""

@@ -33,12 +33,12 @@ async def dispatch(parts: Parts, flow: Flow) -> Flow:
 def submitted(parts: Parts, flow: Flow, exchange: Exchange) -> Flow:
     """Count a submitted exchange as running; return the flow that contains it. If the client
     disconnects, the exchange is abandoned."""
-    abandon = partial(parts.dispatcher.abandon, exchange.inbox)
-    flow.http.watch.on_gone(abandon)
+    flow.http.watch.on_gone(partial(parts.dispatcher.abandon, exchange.inbox))
+    release = partial(_release, parts, exchange)
     tell = partial(parts.ended_requests.tell, exchange, flow)
     if flow.head.run is not None:
         flow.head.run.computed = exchange.requests
-    return begun(parts, flow, Running(exchange, tell, [abandon]), partial(_spent, exchange))
+    return begun(parts, flow, Running(exchange, tell, [release]), partial(_spent, exchange))
 
 
 def begun(parts: Parts, flow: Flow, running: Running, spent: Callable[[], int]) -> Flow:
@@ -53,6 +53,13 @@ def begun(parts: Parts, flow: Flow, running: Running, spent: Callable[[], int]) 
     if head.key is not None:
         running.on_end.append(parts.cluster.api_keys.spends(head.key, spent))
     return replace(flow, running=running)
+
+
+def _release(parts: Parts, exchange: Exchange) -> None:
+    """Cancel the requests of an exchange that is over, unless all have ended, as they usually
+    have."""
+    if not exchange.inbox.ended:
+        parts.dispatcher.abandon(exchange.inbox)
 
 
 def _leave(parts: Parts) -> None:

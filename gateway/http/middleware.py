@@ -37,7 +37,7 @@ from gateway.dialects.body import Model
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
-from gateway.dialects.registry import api_of, envelope_of
+from gateway.dialects.registry import HAVE_ID_HEADERS, api_of, envelope_of
 from gateway.dialects.to_come import absence
 from gateway.exchange import Parts, fault_of, one_line
 from gateway.http.callers import check_owner
@@ -236,6 +236,8 @@ class AccessControl:
         self, req: Request, resp: Response, resource: object, req_succeeded: bool
     ) -> None:
         """Copy the request id to the header in which clients of this API expect it."""
+        if not req.path.startswith(HAVE_ID_HEADERS):
+            return
         api = api_of(req.path, lambda header: req.get_header(header) is not None)
         request_id = resp.get_header("x-request-id")
         if api is not None and api.id_header and request_id is not None:

@@ -211,7 +211,7 @@ def _model_of(body: bodies.AskedModelBody, context: ParseContext) -> str:
     """Return the requested model. Without a name, return the only model of the cluster."""
     if body.model is not None:
         return body.model
-    models = sorted(context.context_tokens)
+    models = sorted(context.text_models())
     if len(models) == 1:
         return models[0]
     raise BadRequest(f"model is required: the cluster has {len(models)} text models", field="model")

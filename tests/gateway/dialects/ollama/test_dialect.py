@@ -93,7 +93,7 @@ OPTIONS: list[tuple[dict[str, Any], str, Any]] = [
 def test_an_option_is_honoured(
     desk: Any, dialect: Any, make: Any, options: dict[str, Any], path: str, wanted: Any
 ) -> None:
-    parsed = desk.parse(dialect, make(options=options), context_tokens={"m": 4096})
+    parsed = desk.parse(dialect, make(options=options))
     found = parsed.requests[0]
     for step in path.split("."):
         found = getattr(found, step)
@@ -133,7 +133,7 @@ REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "field"), REFUSED_OPTIONS)
 def test_an_option_is_refused_by_name(desk: Any, options: dict[str, Any], field: str) -> None:
-    refusal = desk.refusal(CHAT, _chat(options=options), context_tokens={"m": 4096})
+    refusal = desk.refusal(CHAT, _chat(options=options))
     assert refusal.field == field
     assert field in refusal.message
 

@@ -91,10 +91,10 @@ def test_tokens_and_templates_ask_for_their_text(desk: Any) -> None:
 
 
 def test_the_one_model_there_is_needs_no_name(desk: Any) -> None:
-    parsed = desk.parse(TOKENIZE, {"content": "hi"}, context_tokens={"only": 4096})
+    parsed = desk.parse(TOKENIZE, {"content": "hi"}, text_models=lambda: ["only"])
     assert (parsed.model, parsed.requests[0].model) == ("only", "only")
-    two = {"one": 1, "two": 2}
-    assert desk.refusal(TOKENIZE, {"content": "hi"}, context_tokens=two).field == "model"
+    two = ["one", "two"]
+    assert desk.refusal(TOKENIZE, {"content": "hi"}, text_models=lambda: two).field == "model"
 
 
 @pytest.mark.parametrize(
