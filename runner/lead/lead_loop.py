@@ -189,7 +189,8 @@ class LeadLoop:
                 if spans is not None:
                     spans.begin(plan)
                 engine.issue(plan)
-                self._watch.issued(plan)
+                if plan.prefill:
+                    self._watch.reads_prompt = True
             if now - measured_at >= MEMORY_EVERY_S or not unread:
                 status.memory, measured_at = engine.memory(), now
                 self.facts = engine.facts

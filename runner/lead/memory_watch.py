@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from bus.process.memory import DataGrant, granted_data, own_bytes
 from bus.wire.instances import Phase
-from runner.engine import MemoryLook, StepEngine, StepPlan
+from runner.engine import MemoryLook, StepEngine
 
 LOOK_STEPS = 16
 """Steps between two measurements; each step adds one token to a row. A step that reads a prompt is
@@ -38,18 +38,15 @@ class MemoryWatch:
         self._may_bytes = int(promised_bytes * PROMISED_SHARE)
         self._granted = granted
         self._looks: int = 0
-        self._reads = False
-
-    def issued(self, plan: StepPlan) -> None:
-        """Record the plan that the engine now computes."""
-        self._reads = self._reads or bool(plan.prefill)
+        self.reads_prompt = False
+        """A step that reads a prompt was issued since the last measurement; the caller says so."""
 
     def look(self, engine: StepEngine, steps_done: int) -> MemoryLook | None:
         """Return a measurement of memory after `steps_done` steps; None if none is due."""
         looks = steps_done // LOOK_STEPS
-        if looks == self._looks and not self._reads:
+        if looks == self._looks and not self.reads_prompt:
             return None
-        self._looks, self._reads = looks, False
+        self._looks, self.reads_prompt = looks, False
         look = self._measured(engine, steps_done)
         if look.is_over:
             engine.ease()

@@ -178,7 +178,8 @@ class FollowerLoop:
             if status.busy_since is None:
                 status.busy_since = clock_now()
             engine.follow(shared.plan, shared.barred)
-            self._watch.issued(shared.plan)
+            if shared.plan.prefill:
+                self._watch.reads_prompt = True
             self._unread += 1
             while self._unread > STEPS_AHEAD:
                 self._read(engine, lockstep)

@@ -235,11 +235,9 @@ class TextWorks(Protocol):
         ...
 
 
-def choice_seed(seed: int | None, choice: int) -> int | None:
+def choice_seed(seed: int, choice: int) -> int:
     """Return the seed of one choice. The first has the request's own, so that choice 0 of n equals
     a request with n = 1. The others have distinct ones (the 64-bit golden ratio as stride)."""
-    if seed is None:
-        return None
     return (seed + choice * 0x9E3779B97F4A7C15) % 2**64
 
 

@@ -256,13 +256,14 @@ class Text:
         reads_thinking = self._reads_thinking(request, prompt, grammar)
         budget = request.thinking_budget if reads_thinking else None
         tools = tool_objects(prompt.tools) if budget is not None else []
+        seed = request.sampling.seed
         return PreparedRequest(
             request=request,
             tokens=tuple(TokenId(token) for token in prompt.tokens),
             max_tokens=min(wanted, room),
             stop_token_ids=frozenset() if endless else self._tokenizer.eos_token_ids,
             choices=tuple(
-                PreparedChoice(choice, choice_seed(request.sampling.seed, choice))
+                PreparedChoice(choice, None if seed is None else choice_seed(seed, choice))
                 for choice in range(request.n)
             ),
             grammar=grammar,

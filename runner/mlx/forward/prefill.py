@@ -59,7 +59,7 @@ class Prefill:
         its first token. A row whose chunk is out of order fails. If a forward pass raises an error,
         its rows fail; in a group of ranks, the error is raised instead."""
         fit = [work for work in group if self._follows(work, pending)]
-        for part in self._parts(fit):
+        for part in [fit] if len(fit) == 1 else self._parts(fit):
             self._compute_part(part, pending)
 
     def _parts(self, fit: list[Work]) -> list[list[Work]]:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bus.process.memory import DataGrant, anonymous_bytes, own_bytes
-from runner.engine import EngineMemory, MemoryLook, PrefillChunk, RowId, StepPlan
+from runner.engine import EngineMemory, MemoryLook
 from runner.lead.memory_watch import BESIDE_BYTES, LOOKS_OVER, MemoryWatch, ProcessMemory
 from tests.harness.engine import FakeEngine, facts
 
@@ -32,17 +32,12 @@ def no_limit() -> DataGrant | None:
     return None
 
 
-def reads(step: int) -> StepPlan:
-    return StepPlan(step, prefill=((PrefillChunk(RowId(1), 0, 5),),))
-
-
 def test_a_look_is_due_every_sixteen_steps_and_after_each_that_reads_a_prompt() -> None:
     watch, engine = MemoryWatch(PROMISED, no_limit), Simulated(facts())
     looked = [step for step in range(1, 50) if watch.look(engine, step)]
     assert looked == [16, 32, 48]
-    watch.issued(StepPlan(50, decode=(RowId(1),)))
     assert watch.look(engine, 50) is None
-    watch.issued(reads(51))
+    watch.reads_prompt = True
     assert watch.look(engine, 51) == MemoryLook(51, 0, 1700)
     assert watch.look(engine, 52) is None
 
