@@ -184,6 +184,7 @@ prove-parity: $(READY)
 
 prove-speculation: $(READY)
 	$(PROVE) tests/runner/mlx/test_speculation_cells.py tests/runner/mlx/test_taken_back.py \
+		tests/runner/mlx/test_blocks.py \
 		tests/processes/test_remote_proposers.py
 
 bench-pool: $(READY)

@@ -140,7 +140,7 @@ class RunnerSettings(BaseModel):
     kv_disk_hours: float = Field(gt=0.0, le=8760.0)
     kv_moves: bool
     metal_fast_synch: Literal["card", "on", "off"]
-    speculate: Literal["auto", "off", "ngram", "grammar", "draft_model", "mtp"]
+    speculate: Literal["auto", "off", "ngram", "grammar", "draft_model", "mtp", "block"]
     llama_server: WholePath
 
     @field_validator("kv", mode="before")

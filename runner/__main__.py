@@ -90,11 +90,13 @@ def vocabulary_digest(spec: RunnerSpec) -> str:
 
 
 def _proposer(draft: DraftWeights | None) -> dict[str, Any]:
-    """Return the engine's arguments for the draft model or the MTP head that a card names."""
+    """Return the engine's arguments for the proposer that a card names."""
     if draft is None or not draft.path:
         return {}
     if draft.drafter == "mtp":
         return {"mtp": (Path(draft.path), draft.depth)}
+    if draft.drafter == "block":
+        return {"block": Path(draft.path)}
     return {"draft_path": Path(draft.path)}
 
 

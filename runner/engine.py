@@ -139,8 +139,7 @@ class StepPlan:
     """Guessed next tokens of some rows in `decode`. The plan does nothing else, and is read before
     the next one. Its result has 1 to len(guessed) + 1 tokens of each row."""
     propose: tuple[tuple[RowId, int], ...] = ()
-    """Rows in `decode`, each with the number of tokens that the draft model or the MTP head first
-    guesses for it."""
+    """Rows in `decode`, each with the number of tokens that the proposer first guesses for it."""
     save: tuple[PrefixSave, ...] = ()
     restore: tuple[PrefixRestore, ...] = ()
     """Prefixes to write to disk, and prefixes that were read from disk; only without a group."""
@@ -185,6 +184,18 @@ class RowFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Proposal:
+    """The guessed next tokens of a row by any proposer that computes; none if it cannot guess. They
+    took `steps` passes that settled tokens, and `passes` in all. `peak_bytes`: the most accelerator
+    memory in use meanwhile, beyond that in use before."""
+
+    tokens: tuple[TokenId, ...] = ()
+    steps: int = 0
+    passes: int = 0
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """The output of a step and its wall-clock seconds. Over the steps, prompt scores of a row in
     `scored` come in order and without gaps, through its last prompt token. `implied`: the only text
@@ -196,7 +207,7 @@ class StepResult:
     step_s: float = 0.0
     scored: tuple[PromptScores, ...] = ()
     implied: tuple[TokenId, ...] = ()
-    proposed: tuple[tuple[RowId, tuple[TokenId, ...]], ...] = ()
+    proposed: tuple[tuple[RowId, Proposal], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +225,10 @@ class EngineFacts:
     or were not measured. Rows may use one of `adapters`; `refused_adapters` says why others cannot
     be applied. Prefixes of at least `disk_tokens` tokens can be written to disk (0: none).
     `weights_bytes` includes adapters and the proposer. The proposer keeps the KV of one row, of
-    `draft_kv_bytes_per_token`. One of its tokens costs `draft_token_cost` plain steps (0: unknown).
-    The proposer is a draft model or an MTP head, which guesses at most `draft_depth` tokens a step.
-    `no_draft_model` and `no_mtp` say why there is no draft model or no MTP head.
+    `draft_kv_bytes_per_token`. One of its tokens costs `draft_token_cost` plain steps, and each
+    proposal `draft_block_cost` (both 0: unknown). An MTP head and a block drafter guess at most
+    `draft_depth` tokens a step. `no_draft_model`, `no_mtp` and `no_block` say why the proposer is
+    none of this kind.
     """
 
     weights_bytes: int
@@ -238,9 +250,11 @@ class EngineFacts:
     disk_tokens: int = 0
     draft_token_cost: float = 0.0
     draft_kv_bytes_per_token: int = 0
+    draft_block_cost: float = 0.0
     draft_depth: int = 0
     no_draft_model: str = "the model's card names no draft model"
     no_mtp: str = "the model's card asks for no MTP head"
+    no_block: str = "the model's card asks for no block drafter"
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def why_no_adapter(self, name: str) -> str | None:

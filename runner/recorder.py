@@ -12,7 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from bus.wire.messages.requests import Drafter, DrafterCount
+from bus.wire.messages.requests import (
+    Drafter,
+    DrafterCount,
+    ProposalCost,
+    sum_drafters,
+)
+from bus.wire.proposals import sum_proposals
 
 RecorderPhase = Literal[
     "created",
@@ -110,4 +116,14 @@ class ServedTotals:
     prefix_hits: int = 0
     generated_tokens: int = 0
     drafters: dict[Drafter, DrafterCount] = field(default_factory=dict[Drafter, DrafterCount])
+    proposals: dict[Drafter, ProposalCost] = field(default_factory=dict[Drafter, ProposalCost])
     used_at: float = 0.0
+
+    def note_drafts(
+        self,
+        drafters: Mapping[Drafter, DrafterCount],
+        proposals: Mapping[Drafter, ProposalCost],
+    ) -> None:
+        """Count the drafts of a row that ended, and what they cost."""
+        self.drafters = sum_drafters((self.drafters, drafters))
+        self.proposals = sum_proposals((self.proposals, proposals))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bus.models import (
+        block_drafters,
         cards,
         embedding_models,
         embedding_parts,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "block_drafters",
     "cards",
     "embedding_models",
     "embedding_parts",

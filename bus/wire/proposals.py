@@ -9,10 +9,12 @@ verifier checks each token of a draft, so a wrong draft never changes a text.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from bus.wire.array_frames import ArrayFrame, Count, Positive
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId
-from bus.wire.messages.requests import Sampling
+from bus.wire.messages.requests import Drafter, ProposalCost, Sampling
 from bus.wire.messages.tokens import Goodbye, Hello, Ping, Pong, Welcome
 
 LONGEST_BLOCK = 32
@@ -21,6 +23,18 @@ PROPOSE_S = 60.0
 """A draft that has not arrived after this time is given up."""
 PROPOSALS_PROTOCOL = 15
 """First version of the data plane with drafts of other runners."""
+
+
+def sum_proposals(
+    costs: Iterable[Mapping[Drafter, ProposalCost]],
+) -> dict[Drafter, ProposalCost]:
+    """Return the sums of passes and the largest peaks of memory, by drafter."""
+    sums: dict[Drafter, ProposalCost] = {}
+    for cost in costs:
+        for drafter, (passes, peak_bytes) in cost.items():
+            before = sums.get(drafter, (0, 0))
+            sums[drafter] = (before[0] + passes, max(before[1], peak_bytes))
+    return sums
 
 
 # --- from a verifier to a proposer ------------------------------------------------------

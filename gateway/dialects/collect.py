@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 
 from bus.wire.errors import FinishReason
 from bus.wire.ids import RequestId
-from bus.wire.messages.requests import DRAFT_COUNTS, GenerationRequest, Usage, sum_drafters
+from bus.wire.messages.requests import (
+    DRAFT_COUNTS,
+    GenerationRequest,
+    Usage,
+    sum_drafters,
+)
 from bus.wire.messages.tokens import (
     ChoiceEnd,
     Entry,
@@ -26,6 +31,7 @@ from bus.wire.messages.tokens import (
     ToolCallDelta,
     Vectors,
 )
+from bus.wire.proposals import sum_proposals
 
 
 @dataclass(slots=True)
@@ -160,5 +166,6 @@ def total(usages: Sequence[Usage]) -> Usage:
         paused_s=max((usage.paused_s for usage in usages), default=0.0),
         resumes=sum(usage.resumes for usage in usages),
         drafters=sum_drafters(usage.drafters for usage in usages),
+        proposals=sum_proposals(usage.proposals for usage in usages),
         **{name: sum(getattr(usage, name) for usage in usages) for name in DRAFT_COUNTS},
     )

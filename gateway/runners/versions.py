@@ -8,7 +8,7 @@ is refused as if the runner had refused it, with a remedy.
 from __future__ import annotations
 
 from bus.wire.errors import Refusal
-from bus.wire.messages.requests import DRAFTS_PROTOCOL, InputsPrompt
+from bus.wire.messages.requests import BLOCK_PROTOCOL, DRAFTS_PROTOCOL, InputsPrompt
 from bus.wire.messages.tokens import Submit
 from bus.wire.proposals import PROPOSALS_PROTOCOL
 
@@ -115,6 +115,8 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
         return _older("which cannot choose a drafter per request", "x_speculate")
     if protocol < MTP_PROTOCOL and request.speculate == "mtp":
         return _older("which has no MTP heads", "x_speculate")
+    if protocol < BLOCK_PROTOCOL and request.speculate == "block":
+        return _older("which has no block drafters", "x_speculate")
     if protocol < PROPOSALS_PROTOCOL and request.speculate == "remote":
         return _older("which cannot use drafts of other runners", "x_speculate")
     too_old = RECALL_PROTOCOL if submit.deaths == 0 else RESUME_PROTOCOL

@@ -11,14 +11,21 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from typing_extensions import TypedDict
 
-from bus.wire.messages.requests import Drafter, DrafterCount, Usage, sum_drafters
+from bus.wire.messages.requests import (
+    Drafter,
+    DrafterCount,
+    ProposalCost,
+    Usage,
+    sum_drafters,
+)
+from bus.wire.proposals import sum_proposals
 
 ITL_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
@@ -29,6 +36,7 @@ DRAFTS = (
     ("num_drafts", "Drafts verified by speculative decoding."),
     ("num_draft_tokens", "Tokens of verified drafts."),
     ("num_accepted_tokens", "Tokens of verified drafts that the model accepted."),
+    ("num_passes", "Passes of drafters' networks."),
 )
 """Counters of speculative decoding, each with its help text. The names follow vLLM's metrics, whose
 names contain `spec_decode`."""
@@ -41,17 +49,23 @@ MINUTE_S = 60.0
 @dataclass(slots=True)
 class ModelCounters:
     """One model's tokens, drafts and loads since the last `Counters.drain`. `itl_counts[i]` belongs
-    to `ITL_BOUNDS_S[i]`. `drafters` has counts for `DRAFTS`, by drafter. `loads_s` has the seconds
-    of each load. `losses` counts requests whose runner was lost, by what became of them. `splits`
-    counts prompts that another node could compute, by who computed them."""
+    to `ITL_BOUNDS_S[i]`. `drafters` and `proposals` have counts for `DRAFTS`, by drafter. `loads_s`
+    has the seconds of each load. `losses` counts requests whose runner was lost, by what became of
+    them. `splits` counts prompts that another node could compute, by who computed them."""
 
     tokens: int = 0
     itl_sum_s: float = 0.0
     itl_counts: list[int] = field(default_factory=lambda: [0] * len(ITL_BOUNDS_S))
     loads_s: list[float] = field(default_factory=list[float])
     drafters: dict[Drafter, DrafterCount] = field(default_factory=dict[Drafter, DrafterCount])
+    proposals: dict[Drafter, ProposalCost] = field(default_factory=dict[Drafter, ProposalCost])
     losses: Counter[str] = field(default_factory=Counter[str])
     splits: Counter[SplitOutcome] = field(default_factory=Counter[SplitOutcome])
+
+    def draft_counts(self) -> Iterator[tuple[Drafter, tuple[int, ...]]]:
+        """Yield each drafter with its counts, in the order of `DRAFTS`."""
+        for drafter, counts in self.drafters.items():
+            yield drafter, (*counts, self.proposals.get(drafter, (0, 0))[0])
 
 
 def _none_yet() -> defaultdict[str, ModelCounters]:
@@ -80,6 +94,7 @@ class Counters:
         """Count the drafts of a request that ended and had some."""
         mine = self.models[model]
         mine.drafters = sum_drafters((mine.drafters, usage.drafters))
+        mine.proposals = sum_proposals((mine.proposals, usage.proposals))
 
     def lost(self, model: str, outcome: Literal["resumed", "ended", "culprit"]) -> None:
         """Count a request whose runner was lost and that could have resumed."""

@@ -155,7 +155,7 @@ class Metrics:
         for model, counters in self._counters.drain().items():
             self._generated.labels(model).inc(counters.tokens)
             self._itl.labels(model).add(counters.itl_counts, counters.itl_sum_s)
-            for drafter, counts in counters.drafters.items():
+            for drafter, counts in counters.draft_counts():
                 for family, count in zip(self._drafts, counts, strict=True):
                     family.labels(model, drafter).inc(count)
             for outcome, count in counters.losses.items():

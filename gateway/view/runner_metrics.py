@@ -42,6 +42,11 @@ class RunnerMetrics(Collector):
         preemptions = counter("shoal_num_preemptions", "Rows preempted for lack of memory.")
         ends = counter("shoal_num_memory_ends", "Rows ended because a rank used too much memory.")
         memory = gauge("shoal_runner_memory_bytes", "Accelerator memory in use.")
+        drafting = GaugeMetricFamily(
+            "shoal_spec_decode_peak_bytes",
+            "The most accelerator memory that one proposal of a drafter took.",
+            labels=(*names, "drafter"),
+        )
         more, disk = _rank_memory(), _disk_counters(names)
         for runner in self.runners:
             labels = (str(runner.model), str(runner.instance), str(runner.node))
@@ -60,6 +65,8 @@ class RunnerMetrics(Collector):
             hit_tokens.add_metric(labels, runner.prefix_hit_tokens)
             for family, value in zip(disk, _disk_counts(runner), strict=True):
                 family.add_metric(labels, value)
+            for drafter, (_, peak_bytes) in runner.proposals.items():
+                drafting.add_metric((*labels, drafter), peak_bytes)
             preemptions.add_metric(labels, runner.preemptions)
             ends.add_metric(labels, runner.memory_ends)
         wanted = Counts[tuple[str, str]]()
@@ -69,7 +76,7 @@ class RunnerMetrics(Collector):
         for (name, node), count in wanted.items():
             waiting.add_metric((name, "", node), count)
         counted = (running, waiting, kv_ratio, speed, hits, hit_tokens, preemptions, ends)
-        yield from (*counted, *disk, memory, *more)
+        yield from (*counted, *disk, memory, *more, drafting)
 
 
 def _disk_counters(names: Sequence[str]) -> tuple[CounterMetricFamily, ...]:

@@ -24,6 +24,7 @@ from bus.wire.messages.tokens import (
     PromptAnswer,
     Suspended,
 )
+from bus.wire.proposals import sum_proposals
 from runner.engine import EngineFacts, PromptScores, RowId, SampledToken
 from runner.lead.trace import RequestTrace
 from runner.schedule import RowCost, RowEvent, RowFinished
@@ -212,6 +213,7 @@ class OpenText:
             predicted_tokens=before.predicted_tokens,
             accepted_predicted_tokens=before.accepted_predicted_tokens,
             drafters=before.drafters,
+            proposals=before.proposals,
         )
         drafted = any(cost.drafts.last is not None for cost in costs)
         return self._with_drafts(usage) if drafted else usage
@@ -235,6 +237,7 @@ class OpenText:
             "predicted_tokens": usage.predicted_tokens + predicted,
             "accepted_predicted_tokens": usage.accepted_predicted_tokens + predicted_accepted,
             "drafters": sum_drafters((usage.drafters, drafters)),
+            "proposals": sum_proposals((usage.proposals, *(count.proposals for count in drafts))),
         }
         return usage.model_copy(update=more)
 

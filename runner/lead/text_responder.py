@@ -14,7 +14,7 @@ from functools import partial
 from bus.service import Shell
 from bus.wire.errors import Refusal
 from bus.wire.ids import RequestId, TokenId
-from bus.wire.messages.requests import Usage, sum_drafters
+from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import Displaced, PromptAnswer, Suspended
 from runner import schedule
 from runner.lead.lead_loop import LeadLoop, Stepped
@@ -233,7 +233,7 @@ class TextResponder:
         note, totals = self._server.note, self._server.totals
         ended = isinstance(event, schedule.RowFinished | schedule.RowFailed)
         if ended and event.cost.drafts.last is not None:
-            totals.drafters = sum_drafters((totals.drafters, event.cost.drafts.drafters))
+            totals.note_drafts(event.cost.drafts.drafters, event.cost.drafts.proposals)
         try:
             match event:
                 case schedule.RowToken():

@@ -38,7 +38,7 @@ from runner.engine import (
 from runner.group.lockstep import RankContext
 from runner.library import maybe_set_recommended_wired_limit
 from runner.mlx.adapters import AdapterBank
-from runner.mlx.forward import Forward, MtpSource, try_model, with_proposer
+from runner.mlx.forward import Forward, MtpSource, ProposerSource, try_model, with_proposer
 from runner.mlx.kv import PrefixStore, RunFiles, copy_of, evaluated
 from runner.mlx.model.capabilities import Capabilities, measure
 from runner.mlx.model.compiled_decode import TraceStart
@@ -64,6 +64,7 @@ from runner.mlx.sampling import (
     EngineRow,
     GrammarMasks,
     PendingStep,
+    peak_memory,
     result_of,
 )
 
@@ -87,6 +88,7 @@ def load_engine(
     drafts: bool = False,
     draft_path: Path | None = None,
     mtp: MtpSource | None = None,
+    block: Path | None = None,
     disk: tuple[KvLimits, str] | None = None,
 ) -> MlxEngine:
     """Load the model in `path` into the calling thread, which then owns the engine. Raises
@@ -97,8 +99,8 @@ def load_engine(
     `context_tokens` may lower the model's own context, not raise it. `kv` is the format of growing
     KV, if the model supports it. `adapters` names the adapters to load; None: all. `threads` are
     the BLAS threads of a CPU. `drafts`: measure what drafts cost. `draft_path` is the folder of a
-    draft model, or `mtp` the model's MTP head; if it cannot be used, `facts` say why. `disk` has
-    the limits of prefix files and the model's name.
+    draft model, `mtp` the model's MTP head, or `block` the folder of its block drafter; if it
+    cannot be used, `facts` say why. `disk` has the limits of prefix files and the model's name.
     """
     comm = Comm()
     if rank_context is None:
@@ -115,7 +117,7 @@ def load_engine(
             path, loaded, memory_limit_bytes, context_tokens, comm, bank, threads, kv
         )
         if engine.facts.verifies:
-            engine.use_proposer(path, dtype, draft_path, mtp)
+            engine.use_proposer(path, dtype, ProposerSource(draft_path, mtp, block))
         if drafts:
             engine.try_drafts()
         if disk is not None and disk[0].most_bytes and comm.size == 1 and engine.facts.trims:
@@ -209,11 +211,9 @@ class MlxEngine:
     def disk(self) -> RunFiles | None:
         return self._prefixes.files
 
-    def use_proposer(
-        self, path: Path, dtype: Precision, draft: Path | None, mtp: MtpSource | None
-    ) -> None:
-        """Let the draft model in a folder, or the MTP head, guess tokens from now on."""
-        self.facts = with_proposer(self._forward, self.facts, path, self._head, dtype, draft, mtp)
+    def use_proposer(self, path: Path, dtype: Precision, source: ProposerSource) -> None:
+        """Let this proposer guess tokens from now on."""
+        self.facts = with_proposer(self._forward, self.facts, path, self._head, dtype, source)
 
     def use_files(self, files: RunFiles) -> None:
         """From now on, write kept prefixes to these files and read prefixes from them."""
@@ -275,7 +275,7 @@ class MlxEngine:
             active_bytes=mx.get_active_memory(),
             kv_bytes=self._rows.nbytes + self._forward.nbytes,
             prefix_bytes=self._prefixes.nbytes,
-            peak_bytes=mx.get_peak_memory(),
+            peak_bytes=peak_memory(self._forward.proposer),
             cache_bytes=mx.get_cache_memory(),
         )
 

@@ -38,6 +38,8 @@ from runner.roles.startup import Startup
 from runner.schedule import Scheduler, ScheduleSettings
 from runner.text import TextWorks
 
+PROPOSERS = {"draft_model": "draft model", "mtp": "MTP head", "block": "block drafter"}
+
 
 class LeadRole(ServingRole):
     """Schedules requests, serves gateways, and leads the other ranks: the role of rank 0, and of a
@@ -79,8 +81,7 @@ class LeadRole(ServingRole):
         super().watch(now)
         facts, is_loaded = self._loop.facts, self._loop.scheduler is not None
         if (draft := self._spec.draft) and facts and is_loaded and not self._no_proposer:
-            is_mtp = draft.drafter == "mtp"
-            self._no_proposer = facts.no_mtp if is_mtp else facts.no_draft_model
+            self._no_proposer = getattr(facts, f"no_{draft.drafter}")
             self._warn_of_proposer()
         if self._remote is not None:
             self._remote.watch(now)
@@ -93,10 +94,9 @@ class LeadRole(ServingRole):
             self._stuck(f"step {self.status.steps_done + 1} took more than {limit_s:.1f} s")
 
     def _warn_of_proposer(self) -> None:
-        """Log that the draft model or the MTP head of the card is not used, and show it with the
-        model's facts."""
+        """Log that the proposer of the card is not used, and show it with the model's facts."""
         if self._no_proposer and self._spec.draft is not None:
-            name = "MTP head" if self._spec.draft.drafter == "mtp" else "draft model"
+            name = PROPOSERS[self._spec.draft.drafter]
             self._log.warning(f"the {name} is not used", why=self._no_proposer)
             self._meter.facts_found = {**self._meter.facts_found, name: self._no_proposer}
 
@@ -160,14 +160,10 @@ class LeadRole(ServingRole):
 
     def _new_scheduler(self, facts: EngineFacts) -> Scheduler:
         draft = self._spec.draft
-        is_mtp = draft is not None and draft.drafter == "mtp"
         if draft is not None and draft.why_not:
-            lacking = {"no_mtp" if is_mtp else "no_draft_model": draft.why_not}
-            facts = replace(facts, **lacking)
+            facts = replace(facts, **{f"no_{draft.drafter}": draft.why_not})
         scheduler = Scheduler(facts, _settings(self._spec, self._factories))
-        intake = scheduler.intake
-        why_not = intake.no_mtp if is_mtp else intake.no_draft_model
-        self._no_proposer = "" if draft is None else why_not
+        self._no_proposer = "" if draft is None else scheduler.intake.why_not(draft.drafter)
         self._why_no_drafts = scheduler.intake.why_no_drafts
         return scheduler
 

@@ -107,4 +107,5 @@ class RunnerMeter:
             kv_moves_dearer=load.disk.moves.dearer,
             kv_moves_failed=load.disk.moves.failed,
             drafters=dict(totals.drafters),
+            proposals=dict(totals.proposals),
         )

@@ -77,15 +77,9 @@ class Intake:
         do get drafts."""
         return self._table.draft_rules[self._table.settings.speculate].why_not
 
-    @property
-    def no_draft_model(self) -> str:
-        """Return why there is no draft model that guesses tokens; empty if there is one."""
-        return self._table.draft_rules["draft_model"].why_not
-
-    @property
-    def no_mtp(self) -> str:
-        """Return why there is no MTP head that guesses tokens; empty if there is one."""
-        return self._table.draft_rules["mtp"].why_not
+    def why_not(self, drafter: Speculate) -> str:
+        """Return why this drafter guesses no tokens; empty if it does."""
+        return self._table.draft_rules[drafter].why_not
 
     def undrafted(self, choice: Speculate) -> Refusal | None:
         """Return a refusal if a request names a drafter that this model lacks; None otherwise."""

@@ -8,15 +8,14 @@ can be recognised.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from bus.wire.errors import FailReason, FinishReason
 from bus.wire.ids import RequestId, TokenId
-from bus.wire.messages.requests import Drafter, DrafterCount, sum_drafters
 from bus.wire.shares import Sharer
 from runner.engine import EntryId, PromptScores, RowId, RowSpec, SampledToken
-from runner.schedule.drafting import DraftRules, DraftTurns
+from runner.schedule.drafting import NO_DRAFTS, DraftCounts, DraftRules, DraftTurns
 from runner.schedule.prefixes import TokenChain
 from runner.text import PreparedRequest, ThinkingCount
 
@@ -42,47 +41,6 @@ class RowKey(NamedTuple):
 
     request_id: RequestId
     choice: int
-
-
-@dataclass(frozen=True, slots=True)
-class DraftCounts:
-    """How many drafts of a row were verified, by drafter. `last` is the drafter of the last one."""
-
-    drafters: Mapping[Drafter, DrafterCount] = field(default_factory=dict[Drafter, DrafterCount])
-    last: Drafter | None = None
-
-    @property
-    def drafts(self) -> int:
-        """Return the number of drafts."""
-        return sum(count[0] for count in self.drafters.values())
-
-    @property
-    def drafted(self) -> int:
-        """Return how many tokens the drafts had."""
-        return sum(count[1] for count in self.drafters.values())
-
-    @property
-    def accepted(self) -> int:
-        """Return how many of the tokens the model accepted."""
-        return sum(count[2] for count in self.drafters.values())
-
-    def plus(self, drafter: Drafter, drafted: int, accepted: int) -> DraftCounts:
-        """Return the counts with one more verified draft."""
-        return DraftCounts(
-            sum_drafters((self.drafters, {drafter: (1, drafted, accepted)})), drafter
-        )
-
-    def without(self, dropped: int) -> DraftCounts:
-        """Return the counts less `dropped` accepted tokens of the last draft, which came after the
-        end of the text."""
-        if self.last is None or not dropped:
-            return self
-        drafts, drafted, accepted = self.drafters[self.last]
-        less = {**self.drafters, self.last: (drafts, drafted, max(accepted - dropped, 0))}
-        return replace(self, drafters=less)
-
-
-NO_DRAFTS = DraftCounts()
 
 
 @dataclass(frozen=True, slots=True)

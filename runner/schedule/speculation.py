@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.engine import RowId, StepResult
+from bus.wire.messages.requests import Drafter as DrafterName
+from bus.wire.messages.requests import ProposalCost
+from runner.engine import Proposal, RowId, StepResult
 from runner.schedule.drafting import (
     LENGTHS,
     LONGEST_DRAFT,
@@ -62,7 +64,9 @@ def add_drafts(table: RowTable, open_plan: OpenPlan) -> None:
             open_plan.guesses[open_plan.decode[0]] = draft
             open_plan.draft_cost = table.draft_costs[LENGTHS.index(draft.length)]
             if draft.source == "draft_model":
-                open_plan.draft_cost += draft.length * table.facts.draft_token_cost
+                facts = table.facts
+                open_plan.draft_cost += draft.length * facts.draft_token_cost
+                open_plan.draft_cost += facts.draft_block_cost
     else:
         rows = _together(table)
         if rows and [row.row_id for row in rows] == open_plan.decode:
@@ -84,15 +88,18 @@ def count_drafts(
             row.drafts.lag += issued.draft_cost - tokens.get(row_id, 0)
         if (guess := issued.guesses.get(row_id)) is not None:
             accepted = max(min(taken.get(row_id, 0), tokens.get(row_id, 0) - 1), 0)
-            if guess.source == "draft_model":
-                guess = replace(guess, tokens=proposed.get(row_id, ()))
+            drafter: DrafterName = guess.source
+            cost: ProposalCost | None = None
+            if drafter == "draft_model":
+                proposal = proposed.get(row_id, Proposal())
+                guess = replace(guess, tokens=proposal.tokens)
+                drafter = _proposer(table)
+                cost = proposal.passes, proposal.peak_bytes
                 if row.drafts is not None and row.drafts.model is not None:
                     row.drafts.model.learn(len(guess.tokens), accepted)
                 if not guess.tokens:
                     continue
-            is_head = guess.source == "draft_model" and not table.facts.no_mtp
-            drafter = "mtp" if is_head else guess.source
-            row.draft_counts = row.draft_counts.plus(drafter, len(guess.tokens), accepted)
+            row.draft_counts = row.draft_counts.plus(drafter, len(guess.tokens), accepted, cost)
 
 
 def asking_rows(table: RowTable) -> list[AskingRow]:
@@ -126,6 +133,13 @@ def room_of(table: RowTable, row: Row, longest: int = LONGEST_DRAFT) -> int:
         while most > 0 and row.thinking.may_be_due(1 + most):
             most -= 1
     return max(most, 0)
+
+
+def _proposer(table: RowTable) -> DrafterName:
+    """Return the kind of the proposer in this runner."""
+    if not table.facts.no_block:
+        return "block"
+    return "draft_model" if table.facts.no_mtp else "mtp"
 
 
 def _alone(table: RowTable) -> Row | None:
@@ -211,11 +225,11 @@ def _turns(table: RowTable, row: Row) -> DraftTurns:
         model = None
         if rules.asks_model:
             facts = table.facts
-            # An MTP head reads the prompt with its model.
+            # An MTP head or a block drafter reads the prompt with its model.
             behind = 0 if facts.draft_depth else len(prepared.tokens) + len(before)
             most = facts.draft_depth or LONGEST_DRAFT
-            costs = table.draft_costs, facts.draft_token_cost
-            model = ModelTurns(*costs, behind, most, table.again_costs)
+            costs = [cost + facts.draft_block_cost for cost in table.draft_costs]
+            model = ModelTurns(costs, facts.draft_token_cost, behind, most, table.again_costs)
         has_grammar = prepared.grammar is not None
         row.drafts = DraftTurns(
             drafter,

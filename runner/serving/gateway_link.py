@@ -18,7 +18,7 @@ from bus.wire.data_frames import pack_to_gateway, unpack_to_runner
 from bus.wire.errors import BadMessage, PortTaken
 from bus.wire.ids import RequestId
 from bus.wire.messages.control import RunnerSpec
-from bus.wire.messages.requests import DRAFTERS_PROTOCOL
+from bus.wire.messages.requests import BLOCK_PROTOCOL
 from bus.wire.messages.tokens import (
     DATA_PROTOCOL_MAX,
     Accepted,
@@ -81,7 +81,7 @@ request."""
 def convert(message: ToGateway | FromProposer, protocol: int) -> ToGateway | FromProposer | None:
     """Return the message without fields that this version of the data plane lacks; None if the
     version lacks the message."""
-    if protocol < DRAFTERS_PROTOCOL and type(message) is StepEntries and _has_drafts(message):
+    if protocol < BLOCK_PROTOCOL and type(message) is StepEntries and _has_drafts(message):
         entries = tuple(_with_drafts_of(protocol, entry) for entry in message.entries)
         message = StepEntries(message.step, entries)
     if type(message) is Suspended:

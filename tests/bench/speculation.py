@@ -50,12 +50,12 @@ from bus.wire.messages.requests import (
     TokensPrompt,
     sum_drafters,
 )
+from bus.wire.proposals import sum_proposals
 from runner.engine import PrefillChunk, RowId, RowSpec, StepPlan
 from runner.mlx.engine import MlxEngine, load_engine
 from runner.mlx.sampling import Drawn, DrawnRows
 from runner.schedule import RowFinished, RowKey, RowToken, Scheduler, ScheduleSettings
-from runner.schedule.drafting import LONGEST_DRAFT
-from runner.schedule.rows import NO_DRAFTS, DraftCounts
+from runner.schedule.drafting import LONGEST_DRAFT, NO_DRAFTS, DraftCounts
 from runner.text import PreparedChoice, PreparedRequest
 from tests.bench.models import ROOT, STATES, TINY, endless_tiny, random_qwen3, random_states
 
@@ -184,7 +184,10 @@ def served(
 
 
 def plus(counts: DraftCounts, more: DraftCounts) -> DraftCounts:
-    return DraftCounts(sum_drafters((counts.drafters, more.drafters)))
+    return DraftCounts(
+        sum_drafters((counts.drafters, more.drafters)),
+        proposals=sum_proposals((counts.proposals, more.proposals)),
+    )
 
 
 def contest(
@@ -210,10 +213,16 @@ def contest(
         f"{statistics.median(one[0] for one in speeds[True]):7.1f} tok/s, ratio "
         f"{statistics.median(wall):.2f} ({min(wall):.2f} to {max(wall):.2f}), by processor time "
         f"{statistics.median(used):.2f} ({min(used):.2f} to {max(used):.2f}); {counts.drafts} "
-        f"drafts, {counts.drafted} tokens, accepted {share:.0%}; same text "
+        f"drafts, {counts.drafted} tokens, accepted {share:.0%}{_costs(counts)}; same text "
         f"{texts[True] == texts[False]}\n"
     )
     sys.stdout.flush()
+
+
+def _costs(counts: DraftCounts) -> str:
+    """The passes and the peak memory of drafters with a network."""
+    costs = counts.proposals.values()
+    return "".join(f", {passes} passes, peak {peak >> 10} KiB" for passes, peak in costs)
 
 
 def schedulers(engine: MlxEngine, drafter: Speculate = "ngram") -> dict[bool, Scheduler]:

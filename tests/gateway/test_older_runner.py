@@ -217,6 +217,16 @@ def test_an_mtp_head_is_refused_for_versions_before_15(made: GatewayTestbed) -> 
     assert runner.heard("bad") == []
 
 
+def test_a_block_drafter_is_refused_for_versions_before_17(made: GatewayTestbed) -> None:
+    runner = made.runner(new_name(), protocol=16)
+    refused = chat(made, x_speculate="block")
+    assert refused.status_code == 400, refused.text
+    assert "has no block drafters" in refused.text and "older version of shoal" in refused.text
+    assert chat(made, x_speculate="mtp").status_code == 200
+    eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
+    assert runner.heard("bad") == []
+
+
 def test_drafts_of_another_runner_are_refused_for_versions_before_15(made: GatewayTestbed) -> None:
     runner = made.runner(new_name(), protocol=14)
     refused = chat(made, x_speculate="remote")

@@ -234,6 +234,9 @@ def far_node(made: GatewayTestbed, second_node: str) -> str:
     passed_on = encode(Envelope(far.node, "worker", new_boot(), 1, CardReading(card=far)))
     frames = [b"relayed.n3", passed_on]
     verifies = reading(instance(MODEL)).model_copy(update={"node": NodeId("n2")})
+    counts = {**verifies.drafters, "block": (2, 8, 5)}
+    more = {"drafters": counts, "proposals": {"block": (2, 4096)}}
+    verifies = verifies.model_copy(update=more)
     reads = encode(Envelope(NodeId("n2"), "worker", new_boot(), 2, verifies))
     topic = b"reading.runner.n2.runner:00"
     made.do(lambda: made.board.planes["telemetry"].from_peer(NodeId("n2"), frames))
@@ -264,7 +267,11 @@ def test_the_fleet_lists_all_nodes_with_roles_and_measured_speeds(
     assert mine[MODEL]["tokens_per_s"] is None, "never measured here"
     assert {
         "verifier_node": "n2", "verifier": MODEL, "drafter": "ngram", "drafts": 5,
-        "drafted_tokens": 40, "accepted_tokens": 30,
+        "drafted_tokens": 40, "accepted_tokens": 30, "passes": None, "peak_bytes": None,
+    } in answer["drafters"]  # fmt: skip
+    assert {
+        "verifier_node": "n2", "verifier": MODEL, "drafter": "block", "drafts": 2,
+        "drafted_tokens": 8, "accepted_tokens": 5, "passes": 2, "peak_bytes": 4096,
     } in answer["drafters"]  # fmt: skip
     plan = answer["plan"]
     assert plan["verifier"]["model"] == MODEL and plan["proposer"]["model"] == "ngram"

@@ -21,6 +21,7 @@ from runner.engine import (
     EntryId,
     PrefillGroup,
     PromptScores,
+    Proposal,
     RowFailure,
     RowId,
     RowSpec,
@@ -234,8 +235,8 @@ class FakeEngine:
         self.rows[spec.row] = FakeRow(spec, list(spec.tokens))
 
     def _run(self, plan: StepPlan) -> None:
-        proposed = tuple((row, self.propose(self.rows[row], most)) for row, most in plan.propose)
-        plan = replace(plan, drafts=(*plan.drafts, *proposed))
+        guessed = [(row, self.propose(self.rows[row], most)) for row, most in plan.propose]
+        plan = replace(plan, drafts=(*plan.drafts, *guessed))
         if not self.facts.batches_ragged:
             self._require(len(plan.decode) <= 1, "one row at a time")
             self._require(all(len(group) == 1 for group in plan.prefill), "one row at a time")
@@ -253,7 +254,9 @@ class FakeEngine:
             tuple(failures),
             decode_s + prefill_s,
             tuple(scored),
-            proposed=proposed,
+            proposed=tuple(
+                (row, Proposal(tokens, len(tokens), len(tokens), 1000)) for row, tokens in guessed
+            ),
         )
         digest = self.digests[-1] if self.digests else self.digest
         for sampled in tokens:

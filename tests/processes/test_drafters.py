@@ -21,7 +21,11 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(
     ("drafter", "lacking"),
-    [("draft_model", "card names no draft model"), ("mtp", "card asks for no MTP head")],
+    [
+        ("draft_model", "card names no draft model"),
+        ("mtp", "card asks for no MTP head"),
+        ("block", "card asks for no block drafter"),
+    ],
 )
 @pytest.mark.parametrize("path", BODIES)
 def test_a_drafter_that_the_model_lacks_is_refused(

@@ -136,7 +136,8 @@ def tell(service: HttpService) -> None:
         service.parts.metrics.ended("model-0", outcome, 17, first_s, 2.5)
         service.parts.metrics.queued("model-0", 0.25)
     service.parts.counters.loaded("model-0", 3.0)
-    drafted = Usage(drafters={"ngram": (3, 20, 15)})
+    counts = {"ngram": (3, 20, 15), "block": (2, 8, 5)}
+    drafted = Usage(drafters=counts, proposals={"block": (2, 4096)})
     service.parts.counters.drafted("model-0", drafted)
     service.parts.counters.lost("model-0", "resumed")
     service.parts.counters.split("model-0", "elsewhere")

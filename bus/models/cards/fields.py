@@ -88,7 +88,8 @@ class Notes:
     that do not say it are drafted; None: as the runner's setting says. `draft_model`: the smaller
     model that guesses its tokens. `mtp_folder`: the folder inside the model's folder with the
     weights of its MTP head; empty: they are in the model's own files. `mtp_depth`: the most tokens
-    that the head guesses in a row; 0: not set. `prefill_on`: the node that computes long prompts
+    that the head guesses in a row; 0: not set. `block_folder`: the folder inside the model's folder
+    with its block drafter; empty: none. `prefill_on`: the node that computes long prompts
     for instances on other nodes; `auto`: the fastest; empty: none does. `said`: the keys that the
     file sets. `template`: a Go template, which earlier versions accepted; requests to the model are
     refused while it is set.
@@ -120,6 +121,7 @@ class Notes:
     draft_model: DraftWeights | None = None
     mtp_folder: str = ""
     mtp_depth: int = 0
+    block_folder: str = ""
     prefill_on: str = ""
 
     def defaults(self, model: ModelId, *, can_think: bool) -> DerivedModel | None:
@@ -376,6 +378,7 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "draft_model": _model,
     "mtp_folder": _folder,
     "mtp_depth": _depth,
+    "block_folder": _folder,
     "prefill_on": _node,
 }
 """The function that checks the value of each effective key, except the keys of `NUMBERS`."""

@@ -83,6 +83,9 @@ def _proposer(card: ModelCard) -> Iterator[tuple[str, Any]]:
     if draft.drafter == "draft_model":
         yield "draft_model", draft.model
         return
+    if draft.drafter == "block":
+        yield "block_folder", draft.folder or None
+        return
     if draft.folder:
         yield "mtp_folder", draft.folder
     yield "mtp_depth", draft.depth
@@ -115,7 +118,7 @@ def all_settings(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
             yield name, None, FILES, AT_LOAD
     if IN_MESSAGES not in names:
         yield IN_MESSAGES, False, DEFAULT, AT_LOAD
-    for key in ("draft_model", "mtp_folder", "mtp_depth"):
+    for key in ("draft_model", "mtp_folder", "mtp_depth", "block_folder"):
         if key not in names:
             yield key, None, DEFAULT, AT_LOAD
     if "prefill_on" not in names:

@@ -47,8 +47,8 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     ),
     "speculate": (
         '"ngram"',
-        "how tokens are drafted: auto, off, ngram, grammar, draft_model, mtp or remote; from the "
-        "next load on",
+        "how tokens are drafted: auto, off, ngram, grammar, draft_model, mtp, block or "
+        "remote; from the next load on",
     ),
     "draft_model": (
         '"small-model"',
@@ -60,6 +60,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "load on",
     ),
     "mtp_depth": ("1", "the most tokens that the MTP head guesses in a row; from the next load on"),
+    "block_folder": (
+        '"block"',
+        "folder inside the model's folder with its block drafter; from the next load on",
+    ),
     "prefill_on": (
         '"auto"',
         "node that computes long prompts for instances on other nodes; auto: the fastest",

@@ -13,7 +13,7 @@ from pydantic import Field
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import CommandId, InstanceId, ModelId, NodeId
 from bus.wire.instances import Phase
-from bus.wire.messages.requests import Drafter, DrafterCount, ProposerUse
+from bus.wire.messages.requests import Drafter, DrafterCount, ProposalCost, ProposerUse
 from bus.wire.messages.wire import Message
 
 
@@ -131,7 +131,7 @@ class RunnerReading(Message):
     `kv_disk_hits`: prompts that started from KV on disk. `kv_moved_runs`: runs of KV copied from
     other nodes; `kv_moves_dearer`: not copied, because computing was expected to be faster.
     `proposer`: its use of a draft model in another runner; None: its card names none. `drafters`:
-    its verified drafts, by drafter.
+    its verified drafts, by drafter; `proposals`: the cost of those of drafters with a network.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -182,6 +182,7 @@ class RunnerReading(Message):
     kv_moves_failed: int = 0
     proposer: ProposerUse | None = None
     drafters: dict[Drafter, DrafterCount] = {}
+    proposals: dict[Drafter, ProposalCost] = {}
 
 
 class ClassDemand(Message):

@@ -198,34 +198,37 @@ Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model should think, from least to most. (`thinking` False means not at all.)"""
 
 
-Speculate = Literal["auto", "off", "ngram", "grammar", "draft_model", "mtp", "remote"]
+Speculate = Literal["auto", "off", "ngram", "grammar", "draft_model", "mtp", "block", "remote"]
 """Which drafts the rows of a request get. `off`: none. `auto`: drafts that cannot change the text.
 `grammar`: text that a response format leaves no choice about. `ngram`: also copies of earlier text.
-`draft_model`: guesses of a smaller model in the same runner. `mtp`: guesses of the model's head for
-multi-token prediction. `remote`: guesses of a smaller model in another runner."""
+`draft_model`: guesses of a smaller model in the same runner; `remote`: in another runner. `mtp`:
+guesses of the model's head for multi-token prediction; `block`: of its block drafter."""
 
 SPECULATE: tuple[Speculate, ...] = get_args(Speculate)
 
-Drafter = Literal["ngram", "prediction", "grammar", "draft_model", "mtp", "remote"]
+Drafter = Literal["ngram", "prediction", "grammar", "draft_model", "mtp", "block", "remote"]
 """Where a verified draft came from. `prediction`: the text that the client expected."""
 
 DrafterCount = tuple[int, int, int]
-"""How many drafts of a drafter were verified, their tokens, and how many of these the model
-accepted."""
+"""Verified drafts of a drafter, their tokens, and how many of these the model accepted."""
+
+
+ProposalCost = tuple[int, int]
+"""A drafter's passes, and the most bytes of accelerator memory that one proposal took."""
 
 
 class DraftWeights(Message):
     """The weights of the drafter that a model's card names, on the same node: a smaller model, or
-    an MTP head of the model (`drafter`). A head guesses up to `depth` tokens in a row. `path` is
-    the folder of the weights; empty if the drafter cannot be used, because of `why_not`. `folder`:
-    the name of a head's folder in the model's folder; empty if the model's own files have it."""
+    an MTP head or block drafter of the model (`drafter`). A head guesses up to `depth` tokens in a
+    row. `path` is the folder of the weights; empty if the drafter cannot be used, because of
+    `why_not`. `folder`: that folder in the model's folder; empty: the model's own files have it."""
 
     model: ModelId
     path: str = ""
     weights_bytes: int = 0
     kv_bytes_per_token: int = 0
     why_not: str = ""
-    drafter: Literal["draft_model", "mtp"] = "draft_model"
+    drafter: Literal["draft_model", "mtp", "block"] = "draft_model"
     folder: str = ""
     depth: int = 1
 
@@ -322,8 +325,8 @@ DRAFT_COUNTS = (
     "accepted_predicted_tokens",
 )
 """The fields of `Usage` about all drafts, which are summed over choices and requests."""
-DRAFTS_PROTOCOL, DRAFTERS_PROTOCOL = 12, 16
-"""First versions of the data plane with counts of drafts, and with counts by drafter."""
+DRAFTS_PROTOCOL, DRAFTERS_PROTOCOL, BLOCK_PROTOCOL = 12, 16, 17
+"""First versions of the data plane with counts of drafts, with those by drafter, and `block`."""
 
 
 def sum_drafters(counts: Iterable[Mapping[Drafter, DrafterCount]]) -> dict[Drafter, DrafterCount]:
@@ -342,7 +345,7 @@ class Usage(Message):
     `cached_tokens` of the `prompt_tokens` came from the prefix cache; `reasoning_tokens` are part
     of `completion_tokens`. `drafts` were verified, with `drafted_tokens` in all, of which the model
     accepted some; the next two count the tokens that were copied from the request's `prediction`.
-    `drafters` has the counts of drafts by drafter.
+    `drafters` has the counts of drafts by drafter, and `proposals` what those with a network cost.
     The gateway that owns the request adds `resumes`, the number of lost runners after which the
     request resumed, and `paused_s`, the time without a token that those losses cost.
     """
@@ -362,12 +365,15 @@ class Usage(Message):
     resumes: int = 0
     paused_s: float = 0.0
     drafters: dict[Drafter, DrafterCount] = {}
+    proposals: dict[Drafter, ProposalCost] = {}
 
     def for_protocol(self, protocol: int) -> Usage:
         """Return the usage as this version of the data plane knows it."""
-        if not self.drafts or protocol >= DRAFTERS_PROTOCOL:
+        if not self.drafts or protocol >= BLOCK_PROTOCOL:
             return self
-        less: dict[str, Any] = {"drafters": {}}
+        earlier = {name: count for name, count in self.drafters.items() if name != "block"}
+        drafters = earlier if protocol >= DRAFTERS_PROTOCOL else {}
+        less: dict[str, Any] = {"drafters": drafters, "proposals": {}}
         if protocol < DRAFTS_PROTOCOL:
             less |= dict.fromkeys(DRAFT_COUNTS, 0)
         return self.model_copy(update=less)

@@ -19,7 +19,7 @@ from bus.wire.messages.traces import RankTraced
 
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
-DATA_PROTOCOL_MAX = 16
+DATA_PROTOCOL_MAX = 17
 """Versions of the data plane that this build speaks; every `Hello` has them. 2: `Submit` has the
 `sharer`. 3: `prompt_logprobs`, answered by `PromptTokens`; a `question` about the prompt, answered
 by `Finished`. 4: regular expressions, grammars and choices as output; `min_tokens`; `InputsPrompt`,
@@ -32,7 +32,7 @@ answered by `Vectors`. 5: `effort`, `thinking_budget`, `variables` for the model
 each rank of a group reports on a traced request (`RankTraced`). 12: `prediction`; `Usage` counts
 drafts. 13: `Submit` asks for an answer that outlives its runner: `Begun` has the tokens of the
 prompt, and deltas those of the answer. 14: `speculate`. 15: `mtp`; `Attach`. 16: `Usage` counts
-drafts by drafter; `PromptCost`; a `query` of `InputsPrompt`."""
+drafts by drafter; `PromptCost`; a `query` of `InputsPrompt`. 17: `block`; costs of proposals."""
 CREDIT_WINDOW = 64
 """Delta entries per choice that a runner may send ahead; renewed when half is used."""
 TRIAL_TOKENS = 8

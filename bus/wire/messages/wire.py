@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 PROTOCOL_MIN = 1
-PROTOCOL_MAX = 22
+PROTOCOL_MAX = 23
 """The highest version of the protocol. A process reads the versions up to it from processes of its
 own node. To other nodes a build speaks only its highest version, because all nodes get the same
 published bytes."""

@@ -41,7 +41,15 @@ class TokenUsage(TypedDict):
     completion_tokens_details: ReasoningTokens
 
 
-class DrafterTiming(TypedDict):
+class ProposalTiming(TypedDict):
+    """The cost of drafts by a drafter with a network: its passes, and the most bytes of accelerator
+    memory that one proposal took."""
+
+    passes: NotRequired[int]
+    peak_bytes: NotRequired[int]
+
+
+class DrafterTiming(ProposalTiming):
     """How many drafts of a drafter were verified, their tokens, and the accepted ones."""
 
     drafts: int

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from bus.wire.errors import BadRequest, FinishReason
 from bus.wire.ids import RequestId
-from bus.wire.messages.requests import Usage
+from bus.wire.messages.requests import ProposalCost, Usage
 from bus.wire.messages.tokens import ChoiceEnd, Failed, Finished, PrefillProgress
 from gateway.dialects import faults, sse
 from gateway.dialects.api_table import Page
@@ -126,13 +126,23 @@ def timing_object(usage: Usage) -> AnswerTiming:
         timing["drafted_tokens"] = usage.drafted_tokens
         timing["accepted_draft_tokens"] = usage.accepted_tokens
         timing["drafters"] = {
-            drafter: {"drafts": drafts, "drafted_tokens": tokens, "accepted_tokens": accepted}
+            drafter: {
+                "drafts": drafts,
+                "drafted_tokens": tokens,
+                "accepted_tokens": accepted,
+                **_proposal_cost(usage.proposals.get(drafter)),
+            }
             for drafter, (drafts, tokens, accepted) in usage.drafters.items()
         }
     if usage.resumes:
         timing["resumes"] = usage.resumes
         timing["paused_seconds"] = round(usage.paused_s, 6)
     return timing
+
+
+def _proposal_cost(cost: ProposalCost | None) -> answers.ProposalTiming:
+    """Return what the drafts of a drafter cost; nothing if it has no network here."""
+    return {} if cost is None else {"passes": cost[0], "peak_bytes": cost[1]}
 
 
 def generation_stats(

@@ -30,12 +30,13 @@ from runner.mlx.model.device import compiles_shapes
 from runner.mlx.model.draft_trial import DraftTrial, try_drafts
 from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.model.load import LoadedWeights
-from runner.mlx.mtp import HiddenStates, MtpGuesses
+from runner.mlx.mtp import HiddenStates
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.ranks.layer_probe import Unsplittable
 from runner.mlx.ranks.pipeline_stage import StageModel
 from runner.mlx.sampling import (
     EngineRow,
+    HiddenProposer,
     PendingStep,
     Proposer,
     ReceivingSource,
@@ -102,10 +103,10 @@ class Forward:
         self._compiled = CompiledDecode(self._model, readers, self._hidden.tap)
 
     def use(self, proposer: Proposer) -> None:
-        """Let this proposer guess tokens from now on. For an MTP head, compiled traces are made
-        anew, because they must also return hidden states."""
+        """Let this proposer guess tokens from now on. If it reads hidden states, compiled traces
+        are made anew, because they must also return these."""
         self.proposer = proposer
-        if isinstance(proposer, MtpGuesses):
+        if isinstance(proposer, HiddenProposer) and proposer.reads_hidden:
             self._hidden.use(proposer)
             if self._compiled is not None:
                 self.trace()
@@ -167,7 +168,8 @@ class Forward:
         if wanted and self.proposer is not None:
             self._microbatches[0].write_back()
             pending.proposed = self.proposer.proposals(ready, wanted)
-            drafts = {**drafts, **dict(pending.proposed)}
+            guessed = {row: proposal.tokens for row, proposal in pending.proposed}
+            drafts = {**drafts, **guessed}
         if any(drafts.values()) and (len(ready) == 1 or self._shape.trims):
             return bool(ready) and self._microbatches[0].verify(ready, drafts, pending)
         self.decode(ready, pending)

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
-from runner.engine import EngineFacts, RowId
+from runner.engine import EngineFacts, Proposal, RowId
 from runner.mlx.kv import RowKV, evaluated
 from runner.mlx.mtp.block import LoadedHead
 from runner.mlx.sampling import (
     EngineRow,
-    Proposer,
+    HiddenProposer,
     RowDraw,
     greedy_draw,
     guess_sampler,
@@ -58,7 +58,7 @@ class _Followed:
         return self.start + self.fed + self.waits
 
 
-class MtpGuesses(Proposer):
+class MtpGuesses(HiddenProposer):
     """Guesses tokens with an MTP head, for one row of the model at a time."""
 
     def __init__(self, head: LoadedHead, vocabulary: int) -> None:
@@ -130,18 +130,21 @@ class MtpGuesses(Proposer):
         followed.waits += hidden.shape[1]
         return [hidden, *(self._caught_up(followed) if followed.waits > MOST_WAITING else ())]
 
-    def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> tuple[TokenId, ...]:
+    def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> Proposal:
         """Return up to `most` guesses of the tokens that follow `tokens`, which are all tokens of
         the row. If the head has missed positions of the row, return none, and follow it from now
         on."""
         followed = self._followed
         if followed is None or followed.row != row.name or followed.end != len(tokens) - 1:
             self._follow(row, len(tokens) - 1)
-            return ()
+            return Proposal()
         if not followed.waits:
-            return ()
-        out = self._fed(followed, tokens[followed.start + followed.fed + 1 :])
-        return self._guesses(followed, out, row.draw, min(most, self._head.depth))
+            return Proposal()
+        new = tokens[followed.start + followed.fed + 1 :]
+        out = self._fed(followed, new)
+        guesses = self._guesses(followed, out, row.draw, min(most, self._head.depth))
+        chunks = -(-len(new) // CHUNK_TOKENS)  # the last one gives the first guess
+        return Proposal(guesses, len(guesses), chunks + len(guesses) - 1)
 
     def _follow(self, row: EngineRow, start: int) -> _Followed:
         """Follow a row from the position `start` on."""

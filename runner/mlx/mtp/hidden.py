@@ -1,8 +1,10 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `async_eval` untyped)
-"""Talks to MLX: passes the hidden states of the model's forward passes to its MTP head.
+"""Talks to MLX: passes the hidden states of the model's forward passes to its MTP head or block
+drafter.
 
-The engine calls one of the methods after each forward pass. Without a head, they do nothing.
+The engine calls one of the methods after each forward pass. Without a head or drafter, they do
+nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +16,7 @@ import mlx.core as mx
 from bus.wire.ids import TokenId
 from runner.engine import RowId
 from runner.mlx.model.last_token_head import LastTokenHead
-from runner.mlx.mtp.guesses import MtpGuesses
-from runner.mlx.sampling import EngineRow
+from runner.mlx.sampling import EngineRow, HiddenProposer
 
 
 class HiddenStates:
@@ -23,11 +24,11 @@ class HiddenStates:
 
     def __init__(self, tap: LastTokenHead) -> None:
         self.tap = tap
-        self.head: MtpGuesses | None = None
+        self.head: HiddenProposer | None = None
         self._drafted: dict[RowId, mx.array] = {}
 
-    def use(self, head: MtpGuesses) -> None:
-        """From now on, pass the hidden states of each forward pass to this head."""
+    def use(self, head: HiddenProposer) -> None:
+        """From now on, pass the hidden states of each forward pass to this head or drafter."""
         self.head = head
         self.tap.taps = True
 

@@ -11,7 +11,14 @@ from runner.mlx.sampling.drafted import advance
 from runner.mlx.sampling.grammar_mask import GrammarMasks
 from runner.mlx.sampling.pending_step import DrawnRows, PendingStep, Proposals, result_of
 from runner.mlx.sampling.prompt_scoring import ScoredChunk, ScoredRows, score_chunks
-from runner.mlx.sampling.proposer import Proposer, greedy_draw, guess_sampler, read_guesses
+from runner.mlx.sampling.proposer import (
+    HiddenProposer,
+    Proposer,
+    greedy_draw,
+    guess_sampler,
+    peak_memory,
+    read_guesses,
+)
 from runner.mlx.sampling.row import AdmittedRows, EngineRow
 from runner.mlx.sampling.token_source import ReceivingSource, RowDraft, SamplingSource, TokenSource
 
@@ -23,6 +30,7 @@ __all__ = [
     "DrawnRows",
     "EngineRow",
     "GrammarMasks",
+    "HiddenProposer",
     "PendingStep",
     "Proposals",
     "Proposer",
@@ -36,6 +44,7 @@ __all__ = [
     "advance",
     "greedy_draw",
     "guess_sampler",
+    "peak_memory",
     "read_guesses",
     "result_of",
     "score_chunks",

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
-from runner.engine import EngineFacts, RowId
+from runner.engine import EngineFacts, Proposal, RowId
 from runner.mlx.kv import evaluated
 from runner.mlx.sampling.batch_sampler import RowDraw
 from runner.mlx.sampling.proposer import Proposer, greedy_draw, guess_sampler, read_guesses
@@ -34,12 +34,13 @@ TRIAL_TOKENS, TRIAL_TIMES = 8, 3
 @dataclass(slots=True)
 class _Held:
     """The draft model's KV of one row. `fed` are the tokens whose KV is computed. The first `sure`
-    of them belong to the row; the rest are guesses."""
+    of them belong to the row; the rest are guesses. `chunks` were computed before the last ones."""
 
     row: RowId
     caches: list[Any]
     fed: list[TokenId] = field(default_factory=list[TokenId])
     sure: int = 0
+    chunks: int = 0
 
 
 class DraftSource(Protocol):
@@ -110,14 +111,14 @@ class DraftModel(Proposer):
         """Free the KV of the row that the draft model follows."""
         self._held = None
 
-    def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> tuple[TokenId, ...]:
+    def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> Proposal:
         """Return `most` guesses of the tokens that follow `tokens`, which are all tokens of the
         row."""
         held = self._caught_up(row.name, tokens)
         guesses = self._guesses(held.caches, tokens[len(held.fed) :], row.draw, most)
         held.sure = len(tokens)
         held.fed = [*tokens, *guesses[:-1]]
-        return guesses
+        return Proposal(guesses, len(guesses), held.chunks + len(guesses))
 
     def _caught_up(self, row: RowId, tokens: Sequence[TokenId]) -> _Held:
         """Return the KV of the row, without wrong guesses and without its last token. At most
@@ -130,13 +131,14 @@ class DraftModel(Proposer):
         while sure < most and held.fed[sure] == tokens[sure]:
             sure += 1
         sure = min(sure, most)
-        held.fed = held.fed[:sure]
+        held.fed, held.chunks = held.fed[:sure], 0
         for cache in held.caches:
             cache.offset = sure
         while len(tokens) - len(held.fed) > CHUNK_TOKENS:
             chunk = tokens[len(held.fed) : len(held.fed) + CHUNK_TOKENS]
             self._feed(held.caches, chunk)
             held.fed += chunk
+            held.chunks += 1
         return held
 
     def _feed(self, caches: list[Any], tokens: Sequence[TokenId]) -> None:

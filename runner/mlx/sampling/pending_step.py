@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
-from runner.engine import RowFailure, RowId, SampledToken, StepResult
+from runner.engine import Proposal, RowFailure, RowId, SampledToken, StepResult
 from runner.mlx.sampling.batch_sampler import Drawn
 from runner.mlx.sampling.drafted import accepted
 from runner.mlx.sampling.prompt_scoring import ScoredRows
 
-Proposals = tuple[tuple[RowId, tuple[TokenId, ...]], ...]
-"""The guesses of the proposer: pairs of a row and its guessed tokens."""
+Proposals = tuple[tuple[RowId, Proposal], ...]
+"""The guesses of the proposer: pairs of a row and its proposal."""
 
 
 @dataclass(frozen=True, slots=True)

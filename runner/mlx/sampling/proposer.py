@@ -1,19 +1,20 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: the code that all proposers share. A proposer guesses tokens for a loaded model; it
-is a draft model or the model's MTP head."""
+is a draft model, the model's MTP head or its block drafter."""
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import mlx.core as mx
 
 from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Sampling
-from runner.engine import EngineFacts, RowId, SampledToken
+from runner.engine import EngineFacts, Proposal, RowId, SampledToken
 from runner.mlx.sampling.batch_sampler import BatchSampler, RowDraw
 from runner.mlx.sampling.pending_step import Proposals
 from runner.mlx.sampling.row import EngineRow
@@ -22,10 +23,12 @@ from runner.mlx.sampling.row import EngineRow
 class Proposer(ABC):
     """Guesses the next tokens of one row at a time, for a model with `vocabulary` tokens. A row
     with its guesses has at most `context_tokens` tokens. `made` has the output tokens of each row.
-    `failure`: the error that ended all guesses; empty: there was none."""
+    `failure`: the error that ended all guesses; empty: there was none. `earlier_peak_bytes`: the
+    peak of memory before the last proposal, because the peak of a proposal is measured alone."""
 
     def __init__(self, vocabulary: int, context_tokens: int) -> None:
         self.failure = ""
+        self.earlier_peak_bytes = 0
         self.vocabulary = vocabulary
         self.made: dict[RowId, list[TokenId]] = {}
         self._context_tokens = context_tokens
@@ -54,9 +57,10 @@ class Proposer(ABC):
         """Free the KV of the row that the proposer follows."""
 
     @abstractmethod
-    def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> tuple[TokenId, ...]:
-        """Return up to `most` guesses of the tokens that follow `tokens`, which are all tokens of
-        the row. If it raises an error, no more guesses are made."""
+    def guess(self, row: EngineRow, tokens: Sequence[TokenId], most: int) -> Proposal:
+        """Return up to `most` guesses, 1 to 32, of the tokens that follow `tokens`, which are all
+        tokens of the row. They are drawn with the row's random keys. The caller fills in
+        `peak_bytes`. If it raises an error, no more guesses are made."""
 
     def take(self, tokens: Iterable[SampledToken]) -> None:
         """Add these new tokens to `made`."""
@@ -85,16 +89,43 @@ class Proposer(ABC):
         self.drop()
         self.failure = f"{type(error).__name__}: {error}"
 
-    def _proposed(self, row: EngineRow, most: int) -> tuple[TokenId, ...]:
+    def _proposed(self, row: EngineRow, most: int) -> Proposal:
         tokens = (*row.spec.tokens, *self.made.get(row.name, ()))
         is_ready = len(tokens) == row.draw.position and row.prefilled
         if self.failure or not is_ready or len(tokens) + most > self._context_tokens:
-            return ()
+            return Proposal()
+        self.earlier_peak_bytes = max(self.earlier_peak_bytes, mx.get_peak_memory())
+        in_use = mx.get_active_memory()
+        mx.reset_peak_memory()
         try:
-            return self.guess(row, tokens, most)
+            proposal = self.guess(row, tokens, most)
         except Exception as error:
             self.fail(error)
-            return ()
+            return Proposal()
+        return replace(proposal, peak_bytes=max(mx.get_peak_memory() - in_use, 0))
+
+
+class HiddenProposer(Proposer):
+    """A proposer that may read the hidden states of the model's own forwards, row by row. If it
+    does not (`reads_hidden`), it gets none."""
+
+    reads_hidden = True
+
+    @abstractmethod
+    def prompt(self, row: EngineRow, start: int, hidden: mx.array) -> list[mx.array]:
+        """Add the hidden states (1, tokens, width) of a chunk of a row's prompt from the position
+        `start` on, and follow the row. Return arrays to evaluate."""
+
+    @abstractmethod
+    def add(self, hidden: mx.array) -> list[mx.array]:
+        """Add the next hidden states (1, tokens, width) of the followed row. Return arrays to
+        evaluate."""
+
+
+def peak_memory(proposer: Proposer | None) -> int:
+    """Return the most bytes that MLX has held since its start, also before the last proposal."""
+    earlier = 0 if proposer is None else proposer.earlier_peak_bytes
+    return max(mx.get_peak_memory(), earlier)
 
 
 def guess_sampler(draw: RowDraw, vocabulary: int) -> BatchSampler:

@@ -5,6 +5,7 @@ position, with the random key of that position. A drafted token counts only whil
 """
 
 from runner.schedule.drafting.choice import EXACT_TOKENS, DraftRules, draft_rules
+from runner.schedule.drafting.counts import NO_DRAFTS, DraftCounts
 from runner.schedule.drafting.drafter import LONGEST_DRAFT, Draft, Drafter, NoDrafter
 from runner.schedule.drafting.length import (
     LENGTHS,
@@ -25,10 +26,12 @@ __all__ = [
     "EXACT_TOKENS",
     "LENGTHS",
     "LONGEST_DRAFT",
+    "NO_DRAFTS",
     "WAIT_SHARE",
     "AskingRow",
     "BlockWish",
     "Draft",
+    "DraftCounts",
     "DraftRules",
     "DraftTurns",
     "Drafter",

@@ -19,7 +19,7 @@ text."""
 class DraftRules:
     """How rows with one choice of `speculate` get drafts. `why_not`: why they get none; empty if
     they get some. `copies`: drafts are copied from the row's earlier text and from the client's
-    prediction. `asks_model`: the draft model or the MTP head guesses. `asks_remote`: a proposer in
+    prediction. `asks_model`: the proposer in this runner guesses. `asks_remote`: a proposer in
     another runner guesses, if there is one. `within`: only while the row has at most this many
     tokens; None: no limit. `together`: also while other rows decode, if their rules allow it too.
     If a grammar allows only one text, that text is a draft in all cases but `why_not`."""
@@ -54,7 +54,7 @@ def _rules(choice: Speculate, facts: EngineFacts, *, is_exact: bool) -> DraftRul
     if choice == "auto":
         # Not together: padding between rows moves their KV columns, which changes last digits.
         why_not = _why_not_exact(facts, is_exact=is_exact)
-        asks = not (facts.no_draft_model and facts.no_mtp)
+        asks = not (facts.no_draft_model and facts.no_mtp and facts.no_block)
         within = min(EXACT_TOKENS, int(facts.extra.get("exact_tokens", EXACT_TOKENS)))
         return DraftRules(
             why_not, copies=True, asks_model=asks, asks_remote=not asks, within=within
@@ -65,6 +65,9 @@ def _rules(choice: Speculate, facts: EngineFacts, *, is_exact: bool) -> DraftRul
     if choice == "mtp":
         # The head follows one row.
         return DraftRules(facts.no_mtp, asks_model=True)
+    if choice == "block":
+        # The block drafter follows one row, too.
+        return DraftRules(facts.no_block, asks_model=True)
     if choice == "remote":
         return DraftRules(asks_remote=True, together=True)
     return DraftRules(copies=choice == "ngram", together=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from bus.wire.messages.requests import Usage
+from bus.wire.messages.requests import Drafter, DrafterCount, Usage
 from gateway.view.counters import ITL_BOUNDS_S, Counters
 from gateway.view.metrics import BulkHistogram
 
@@ -43,7 +43,13 @@ def test_a_bulk_histogram_says_what_single_observations_would_have_said() -> Non
 def test_drafts_are_counted_by_model_and_drafter() -> None:
     counters = Counters()
     counters.drafted("m", Usage(drafters={"ngram": (1, 4, 3), "grammar": (1, 2, 2)}))
-    counters.drafted("m", Usage(drafters={"ngram": (2, 8, 1)}))
+    block: dict[Drafter, DrafterCount] = {"ngram": (2, 8, 1), "block": (2, 8, 5)}
+    counters.drafted("m", Usage(drafters=block, proposals={"block": (4, 900)}))
+    counters.drafted("m", Usage(drafters={"block": (1, 4, 0)}, proposals={"block": (2, 700)}))
     counts = counters.drain()
-    assert counts["m"].drafters == {"ngram": (3, 12, 4), "grammar": (1, 2, 2)}
-    assert set(counts) == {"m"}
+    assert dict(counts["m"].draft_counts()) == {
+        "ngram": (3, 12, 4, 0),
+        "grammar": (1, 2, 2, 0),
+        "block": (3, 12, 5, 6),
+    }
+    assert counts["m"].proposals == {"block": (6, 900)} and set(counts) == {"m"}

@@ -19,7 +19,7 @@ from bus.wire.messages.requests import GenerationRequest, Sampling, Speculate, T
 from runner.mlx.engine import MlxEngine, load_engine
 from runner.mlx.sampling import DraftModel, draft_model
 from runner.schedule import RowFinished, RowKey, ScheduleSettings
-from runner.schedule.rows import DraftCounts
+from runner.schedule.drafting import DraftCounts
 from runner.text import PreparedChoice, PreparedRequest
 from tests.harness.engine import StepCosts
 from tests.harness.scheduling import Loop
@@ -78,7 +78,9 @@ def played(
     )
     prepared = replace(prepared, **parts)
     costs: dict[str, Any] = {"draft_costs": ((33, 2.0),), "draft_token_cost": 0.02}
-    facts = replace(engine.facts, no_draft_model="", no_mtp="", **costs)
+    if choice in ("draft_model", "mtp", "block"):
+        costs[f"no_{choice}"] = ""
+    facts = replace(engine.facts, **costs)
     loop = Loop(facts, ScheduleSettings(), StepCosts())
     loop.engine = engine  # pyright: ignore[reportAttributeAccessIssue]
     if beside:
@@ -105,6 +107,9 @@ def test_a_text_is_the_same_with_a_draft_model(drafted: MlxEngine, way: str) -> 
     text, ended, counts = played(drafted, "draft_model", WAYS[way])
     assert (text, ended) == (plain, finish) and none.drafts == 0
     assert 0 < counts.accepted < counts.drafted
+    passes, peak_bytes = counts.proposals["draft_model"]
+    assert passes >= counts.drafted + 2, "and two chunks of the prompt"
+    assert peak_bytes > 4 * 2048
 
 
 def test_a_text_ends_inside_a_draft(drafted: MlxEngine) -> None:

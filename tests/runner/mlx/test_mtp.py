@@ -19,6 +19,7 @@ import pytest
 
 from bus.wire.ids import TokenId
 from runner.mlx.engine import MlxEngine, load_engine
+from runner.mlx.forward import ProposerSource
 from runner.mlx.kv import RowKV
 from runner.mlx.mtp import MtpGuesses, open_head
 from runner.mlx.mtp.guesses import _Followed
@@ -107,6 +108,8 @@ def test_a_text_is_the_same_with_an_mtp_head(headed: MlxEngine) -> None:
     text, ended, counts = played(headed, "mtp", WAYS["penalties"], tokens=PROMPT)
     assert (text, ended) == (plain, finish) and none.drafts == 0
     assert counts.drafts and counts.drafted <= 2 * counts.drafts
+    passes, peak_bytes = counts.proposals["mtp"]
+    assert passes >= counts.drafted and peak_bytes > 4 * 260
 
 
 def test_a_head_that_fails_costs_its_guesses_alone(
@@ -209,12 +212,12 @@ def test_a_head_whose_files_are_cut_or_of_another_tokenizer_is_left_out(
     model, engine = small
     head = write_head(tmp_path / "mtp", head_of(model))
     shutil.copy(TINY / "tokenizer.json", head)
-    engine.use_proposer(model, "float32", None, (head, 1))
+    engine.use_proposer(model, "float32", ProposerSource(mtp=(head, 1)))
     assert "another vocabulary" in engine.facts.no_mtp
     (head / "tokenizer.json").unlink()
     weights = head / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    engine.use_proposer(model, "float32", None, (head, 1))
+    engine.use_proposer(model, "float32", ProposerSource(mtp=(head, 1)))
     assert "mtp/model.safetensors is truncated" in engine.facts.no_mtp
     assert engine._forward.proposer is None
 

@@ -28,6 +28,7 @@ from runner.mlx.model.draft_trial import SHARED_WIDTHS
 from runner.mlx.sampling import DraftModel
 from runner.schedule import RowFinished, RowKey, ScheduleSettings
 from runner.text import PreparedChoice, PreparedRequest
+from tests.harness.block_drafters import shape_of, write_block
 from tests.harness.engine import StepCosts
 from tests.harness.families import MODELS, write_model
 from tests.harness.lora import KEYS, draw_adapter
@@ -51,7 +52,7 @@ WAYS: dict[str, Sampling] = {
 }
 FACTORS: dict[str, tuple[Any, ...]] = {
     "way": tuple(WAYS),
-    "drafter": ("ngram", "grammar", "draft_model", "mtp", "prediction", "garbage"),
+    "drafter": ("ngram", "grammar", "draft_model", "mtp", "block", "prediction", "garbage"),
     "rows": (1, 4, 16),
     "model": ("bundled", "llama", "qwen3", "qwen3_moe", "qwen3_next", "mamba2", "gemma3_text"),
 }
@@ -114,7 +115,8 @@ def test_the_cells_cover_every_pair_of_values() -> None:
 
 
 class Models:
-    """The loaded targets by name, each with an adapter, and a draft model or an MTP head."""
+    """The loaded targets by name, each with an adapter, and a draft model, an MTP head or a
+    block drafter."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -122,6 +124,8 @@ class Models:
 
     def of(self, cell: Cell) -> MlxEngine:
         name, drafter = cell.model, cell.drafter
+        if drafter == "block":
+            return self._with_block(name)
         if drafter != "mtp":
             return self._named(name)
         if f"{name}-mtp" not in self._loaded:
@@ -132,6 +136,17 @@ class Models:
                 folder, memory_limit_bytes=4 << 30, mtp=(head, 1 + len(self._loaded) % 3)
             )
         return self._loaded[f"{name}-mtp"]
+
+    def _with_block(self, name: str) -> MlxEngine:
+        if f"{name}-block" not in self._loaded:
+            self._named(name)
+            folder, count = self._folder / name, len(self._loaded)
+            shape = shape_of(folder, steps=1 + count % 2, reads_hidden=count % 3 > 0)
+            block = write_block(self._folder / f"{name}-block", shape)
+            self._loaded[f"{name}-block"] = load_engine(
+                folder, memory_limit_bytes=4 << 30, block=block
+            )
+        return self._loaded[f"{name}-block"]
 
     def _named(self, name: str) -> MlxEngine:
         if name not in self._loaded:
@@ -222,6 +237,7 @@ def played(
         draft_token_cost=0.01,
         no_draft_model="",
         no_mtp="",
+        no_block="",
     )
     loop = Loop(facts, ScheduleSettings(speculate=choice), StepCosts())
     recorder = Recorder(engine)
@@ -255,8 +271,8 @@ def check(cell: Cell, models: Models, chance: random.Random, patch: pytest.Monke
     choice: Speculate = "ngram"
     if cell.drafter == "grammar":
         choice = "grammar"
-    elif cell.drafter == "mtp":
-        choice = "mtp"
+    elif cell.drafter in ("mtp", "block"):
+        choice = cell.drafter
     elif cell.drafter in ("draft_model", "garbage"):
         choice = "draft_model"
     elif cell.drafter == "prediction":
@@ -296,6 +312,7 @@ CHEAP = (
     Cell("stops", "ngram", 4, "llama"),
     Cell("grammar", "grammar", 1, "bundled"),
     Cell("penalties", "mtp", 1, "qwen3_next"),
+    Cell("penalties", "block", 1, "llama"),
 )
 
 

@@ -329,7 +329,7 @@ def test_a_drafter_that_the_model_lacks_is_refused_by_name() -> None:
         if choice in ("auto", "off"):
             assert refusals == [None, None]
             continue
-        assert (refusals[0] is None) == (choice not in ("draft_model", "mtp", "remote"))
+        assert (refusals[0] is None) == (choice not in ("draft_model", "mtp", "block", "remote"))
         refusal = refusals[1]
         assert refusal is not None and refusal.reason == "unsupported"
         assert refusal.field == "x_speculate" and "use auto or off" in refusal.message

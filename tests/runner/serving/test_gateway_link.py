@@ -64,9 +64,12 @@ def test_ranks_tell_of_a_traced_request_from_version_11_on() -> None:
 
 def test_older_gateways_get_the_counts_of_drafts_that_their_version_has() -> None:
     totals = Usage(completion_tokens=9, drafts=3, drafted_tokens=8, accepted_tokens=5)
-    usage = totals.model_copy(update={"drafters": {"ngram": (1, 4, 4), "grammar": (2, 4, 1)}})
+    counts = {"drafters": {"ngram": (1, 4, 4), "grammar": (2, 4, 1)}}
+    before, newer = totals.model_copy(update=counts), {"block": (1, 4, 0)}
+    newest = {"drafters": {**counts["drafters"], **newer}, "proposals": {"block": (1, 4096)}}
+    usage = totals.model_copy(update=newest)
     ends = Finished(RID, 0, usage), Failed(RequestId("f"), 0, "internal", "why", usage, {})
-    expected = {16: usage, 15: totals, 12: totals, 11: Usage(completion_tokens=9)}
+    expected = {17: usage, 16: before, 15: totals, 12: totals, 11: Usage(completion_tokens=9)}
     for version, known in expected.items():
         sent = convert(StepEntries(1, ends), version)
         assert isinstance(sent, StepEntries)

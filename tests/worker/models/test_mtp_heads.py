@@ -1,4 +1,5 @@
-"""A card asks for an MTP head, in the model's own files or in a folder inside the model's."""
+"""A card asks for an MTP head, in the model's own files or in a folder inside the model's, or for a
+block drafter in such a folder."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bus.models.block_drafters import BlockShape
 from bus.models.cards import BadCard, notes_from
 from bus.models.cards.resolved import resolved
 from bus.wire.cards import ModelCard
@@ -103,11 +105,52 @@ def test_a_card_names_a_draft_model_or_a_head(tmp_path: Path) -> None:
     )
 
 
+def test_a_block_drafter_is_found_in_its_folder_or_missed_with_a_notice(tmp_path: Path) -> None:
+    def notice() -> str:
+        draft = looked(weights).draft
+        assert draft is not None and draft.drafter == "block" and not draft.path
+        (notice,) = weights.passed_over
+        assert notice.taken and "the block drafter has no effect: " in notice.why
+        assert draft.why_not.removeprefix("the block drafter cannot be used: ") in notice.why
+        return notice.why
+
+    weights = Weights(Shelf({}, (tmp_path,), None, float32=True))
+    model, folder = tmp_path / "big", tmp_path / "big" / "fast"
+    write_model(model, CONFIG)
+    (model / "card.toml").write_text('speculate = "block"\n')
+    assert "the card sets no block_folder" in notice()
+    (model / "card.toml").write_text('block_folder = "fast"\n')
+    assert "the folder fast has no config.json" in notice()
+    shape = BlockShape(
+        drafter="block", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=4, vocab_size=50, block_length=4,
+        window=6,
+    )  # fmt: skip
+    write_tensors(folder / "model.safetensors", list(shape.tensors()))
+    (folder / "config.json").write_text("[1]")
+    assert "fast/config.json has no" in notice()
+    (folder / "config.json").write_text(shape.model_dump_json())
+    card = looked(weights)
+    assert weights.passed_over == () and card.draft is not None and not card.draft.why_not
+    assert (card.draft.drafter, card.draft.path) == ("block", str(folder))
+    assert card.draft.weights_bytes == 4 * 8 * len(shape.tensors()) + 2 * 4 * 6 * 8
+    assert card.draft.kv_bytes_per_token == 0
+    assert ("block_folder", "fast") in [setting[:2] for setting in resolved(card)]
+    write_tensors(folder / "model.safetensors", [*list(shape.tensors())[1:], "other"])
+    assert "the tensor other has no place in it" in notice()
+    (folder / "model.safetensors").unlink()
+    assert f"its tensor {next(iter(shape.tensors()))} is missing" in notice()
+    (model / "card.toml").write_text('block_folder = "fast"\nmtp_depth = 1\n')
+    assert looked(weights).draft is None
+    assert "the card sets mtp_depth too" in weights.passed_over[0].why
+
+
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
         ("mtp_folder", "../mtp", "is not the name of a folder"),
         ("mtp_folder", "adapters", "is not the name of a folder"),
+        ("block_folder", "../block", "is not the name of a folder"),
         ("mtp_depth", 0, "from 1 to 8"),
         ("mtp_depth", 9, "from 1 to 8"),
         ("mtp_depth", True, "from 1 to 8"),

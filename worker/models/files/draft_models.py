@@ -15,7 +15,7 @@ from bus.wire.ids import ModelId
 from bus.wire.messages.requests import DraftWeights
 from worker.models.passed_over import Unfit
 
-DRAFTER_KEYS = ("draft_model", "mtp_folder", "mtp_depth")
+DRAFTER_KEYS = ("draft_model", "mtp_folder", "mtp_depth", "block_folder")
 
 
 def with_draft(

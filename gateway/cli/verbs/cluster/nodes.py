@@ -135,9 +135,12 @@ def _proposer_text(use: Mapping[str, Any], names: Mapping[str, str]) -> str:
 def _drafter_text(drafter: Mapping[str, Any], names: Mapping[str, str]) -> str:
     """Return a line about the drafts that a loaded model has verified."""
     node = names.get(drafter["verifier_node"], drafter["verifier_node"])
+    cost = ""
+    if drafter["passes"] is not None:
+        cost = f"; {drafter['passes']} passes, up to {size(drafter['peak_bytes'])}"
     return (
         f"{drafter['verifier']} on {node}: {drafter['accepted_tokens']} of "
-        f"{drafter['drafted_tokens']} tokens of {drafter['drafter']} accepted"
+        f"{drafter['drafted_tokens']} tokens of {drafter['drafter']} accepted{cost}"
     )
 
 

@@ -101,7 +101,8 @@ class FleetUse(TypedDict):
 class FleetDrafter(TypedDict):
     """The verified drafts of one drafter since a model was loaded on `verifier_node`: their number,
     their tokens, and how many of these the model accepted. The counts are alike for drafters in the
-    model's runner and for `remote` ones."""
+    model's runner and for `remote` ones. `passes` of the drafter's network, and the most bytes that
+    one of its proposals took; null for drafters without a network in the runner."""
 
     verifier_node: str
     verifier: str | None
@@ -109,6 +110,8 @@ class FleetDrafter(TypedDict):
     drafts: int
     drafted_tokens: int
     accepted_tokens: int
+    passes: int | None
+    peak_bytes: int | None
 
 
 class FleetRefusal(TypedDict):
@@ -246,6 +249,8 @@ def _drafters(runner: RunnerReading) -> list[FleetDrafter]:
             "drafts": drafts,
             "drafted_tokens": tokens,
             "accepted_tokens": accepted,
+            "passes": runner.proposals[drafter][0] if drafter in runner.proposals else None,
+            "peak_bytes": runner.proposals[drafter][1] if drafter in runner.proposals else None,
         }
         for drafter, (drafts, tokens, accepted) in runner.drafters.items()
     ]

@@ -70,6 +70,7 @@ class CardBody(Closed):
     draft_model: str | None = None
     mtp_folder: str | None = None
     mtp_depth: int | None = None
+    block_folder: str | None = None
     prefill_on: str | None = None
     compatible_backends: list[str] | None = None
     backend_preference: list[str] | None = None
