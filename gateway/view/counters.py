@@ -41,8 +41,9 @@ DRAFTS = (
 """Counters of speculative decoding, each with its help text. The names follow vLLM's metrics, whose
 names contain `spec_decode`."""
 SplitOutcome = Literal["elsewhere", "own", "failed"]
-"""Who computed a prompt that another node could compute: the other node; its own runner, because
-that was expected to be no slower; or its own runner after the other node failed."""
+"""The outcome for a prompt that another node could compute. `elsewhere`: that node computed it.
+`own`: its own runner did, because that was expected to be no slower. `failed`: its own runner did,
+after the other node failed."""
 MINUTE_S = 60.0
 
 
