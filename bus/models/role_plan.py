@@ -114,8 +114,8 @@ def plan_roles(
     verifier: ModelId | None = None,
     proposer: ModelId | None = None,
 ) -> RolePlan | MissingRole:
-    """Return the verifier and the proposer that these cards allow. `verifier` and `proposer` pin a
-    model by its id. `round_trips`: measured, by pair of nodes."""
+    """Return the verifier and the proposer that these cards allow. `verifier` and `proposer`
+    are the ids of required models. `round_trips`: measured, by pair of nodes."""
     able = [_Candidate(card, model) for card in cards if can_run(card) for model in card.models]
     verifiers = [c for c in able if _verifies(c.model) and verifier in (None, c.model.model)]
     if not verifiers:

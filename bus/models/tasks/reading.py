@@ -25,7 +25,8 @@ Wrong = tuple[list[str], str]
 
 
 class FileTable(BaseModel):
-    """A table of an operator's file. Other keys than its fields are refused."""
+    """A table of a TOML file that an operator writes, such as `tasks.toml`. A key that is not a
+    field of the table is refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,6 +1,6 @@
 """How shoal was installed, according to the files that installers leave.
 
-Pure. `uv tool` leaves `uv-receipt.toml` in the tool's environment. A file of pipx there is
+Pure. In the environment that they make, `uv tool` leaves `uv-receipt.toml`, and pipx leaves
 `pipx_metadata.json`. Both pip and uv write `INSTALLER` beside the metadata of each package, and
 `direct_url.json` (PEP 610) if the package came from a file or a folder. `uvx` and `pipx run` make
 environments inside a cache, which `CACHEDIR.TAG` marks.
@@ -24,8 +24,12 @@ PATHS = ("path", "url", "directory", "editable", "git")
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The texts of an installer's files; empty if a file does not exist. `prefix` is the folder of
-    the environment. `in_cache`: a folder above it is marked as a cache."""
+    """The facts from which `installation_of` derives how shoal was installed.
+
+    `python` is the environment's interpreter, `prefix` its folder. `in_cache`: a folder above
+    `prefix` is marked as a cache, so the environment is temporary. The other fields are the
+    contents of files that installers leave; empty if a file does not exist.
+    """
 
     python: str
     prefix: str
