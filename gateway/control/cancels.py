@@ -16,7 +16,7 @@ from bus.wire.calls.processes import StopHere
 from bus.wire.errors import OwnerSilent
 from bus.wire.ids import NodeId, RequestId, owner_of
 
-LOST = "if it has died, the runners end its requests within 3 s"
+LOST = "if that process has died, the runners end its requests within 3 s"
 MOST_DIGITS = 4
 """A process number has fewer digits."""
 REMEMBERED = 1024

@@ -104,8 +104,9 @@ def header_of(names: Sequence[str]) -> str:
 
 
 def labels_of(names: Sequence[str]) -> Mapping[str, int]:
-    """Return the number of ignored fields for each label of a metric. The label of a published
-    field is its last key; the label of any other field is `other`."""
+    """Return the number of ignored fields for each label of a metric. The label is the last key of
+    the field's path if a published schema has that key. Otherwise it is `other`, so that clients
+    cannot create new labels."""
     counts: dict[str, int] = {}
     for name in names:
         key = name.rpartition(".")[2]

@@ -62,7 +62,8 @@ BUSY_ANSWER_S = 8.0
 @dataclass(slots=True)
 class _Open:
     """An open request at this runner. `next_seq` is the sequence number of its next entry.
-    `resumes`: the runner reports its tokens. `begun`: the runner has begun to compute it."""
+    `resumes`: the runner reports its tokens, so that another runner can resume it. `begun`: the
+    runner has begun to compute it."""
 
     request_id: RequestId
     choices: int

@@ -66,8 +66,9 @@ class Loss:
 @dataclass(frozen=True, slots=True)
 class Resumption:
     """The part of a submit about earlier runners. `so_far`: the answer so far. `resumes`: the new
-    runner must report the tokens. `deaths`: how many runners were lost with the request.
-    `suspect`: the request may have killed the last one."""
+    runner must report the request's tokens, so that the request can resume again if this runner
+    is lost, too. `deaths`: how many runners were lost with the request. `suspect`: the request may
+    have killed the last one."""
 
     so_far: AnswerSoFar | None = None
     resumes: bool = False

@@ -64,7 +64,8 @@ class OpenStreams:
         return stream
 
     def of(self, request: RequestId, owner: str) -> OpenStream | None:
-        """Return a stream if it belongs to this owner; None if this process has no such stream."""
+        """Return the stream of a request. None if this process does not have it, or if it belongs
+        to another owner."""
         stream = self._streams.get(request)
         return stream if stream is not None and stream.lasting.owner == owner else None
 

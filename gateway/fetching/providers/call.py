@@ -91,8 +91,8 @@ def call_of(
 ) -> ProviderCall | HttpFault:
     """Return the call that sends a body to a provider. If the provider's key is not set in
     `environment`, return an error. `client` has the client's headers, with names in lower case.
-    `dialect` is the dialect of a forwarded body; if it is not the provider's, the body is a
-    translated one."""
+    `dialect`: the client's dialect if the body is forwarded unchanged; empty if the body was
+    translated. It selects the path of the URL."""
     settings = target.settings
     key = environment.get(settings.key_env, "").strip() if settings.key_env else ""
     if settings.key_env and not (key and key.isascii() and key.isprintable()):

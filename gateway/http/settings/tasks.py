@@ -94,7 +94,8 @@ class ConfigResource(Resource):
         answer_json(resp, _config(self.cluster))
 
     async def on_put(self, req: Request, resp: Response) -> None:
-        """Change the setting; answer once the state of this process has the new value."""
+        """Allow or forbid fallback to providers in the whole cluster. Answer when the state of
+        this process has the change, or after `gateway.cluster.NOTICED_S`."""
         cluster = self.cluster
         body = await self.read(req, ConfigBody)
         command = AllowCloudFallback(

@@ -1,4 +1,4 @@
-"""Talks to runners: has the long prompts of some models computed on another node (decision 0109).
+"""Talks to runners: lets another node compute the long prompts of some models (decision 0109).
 
 A request of a model whose card says `prefill_on` waits here before it is submitted. Both runners
 are asked what the prompt costs. If another node is to compute it, that runner writes the KV to its

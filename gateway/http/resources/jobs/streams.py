@@ -34,7 +34,7 @@ LOOK_S = 0.02
 """How often another process is asked for new events."""
 SILENT_S, AGAIN_S = 3.0, 0.1
 """How long to look for the process that serves a stream, and the time between two looks."""
-LOST = "if it has died, a retry continues the stream"
+LOST = "try again: if that process has died, another one continues the stream"
 QUIET_S = 10.0
 
 
