@@ -58,7 +58,7 @@ class EmbeddingResponder:
         if (refusal := other_kind(request.request, spec.makes)) is not None:
             return refusal
         prompt = request.request.prompt
-        assert facts is not None, "ready"
+        assert facts is not None, "the runner is not ready"
         assert isinstance(prompt, InputsPrompt), "a request of another kind was not refused"
         if not _has_dimensions(facts, prompt.dimensions):
             has = f"a vector of {spec.model} has {_counts(facts)}"

@@ -101,7 +101,7 @@ class EmbeddingLoop:
 
     def run(self) -> None:
         """Compute batches until `stop`, then close the engine."""
-        assert self._engine is not None, "loaded"
+        assert self._engine is not None, "the engine is not loaded"
         engine, tidied_at = self._engine, 0
         while not self._stopping:
             untidy = tidied_at != self.status.steps_done

@@ -27,7 +27,7 @@ class OpenEmbedding:
 
     def __init__(self, request: OpenRequest) -> None:
         prompt = request.request.prompt
-        assert isinstance(prompt, InputsPrompt), "taken in"
+        assert isinstance(prompt, InputsPrompt), "a request without inputs was not refused"
         self.request = request
         self.priority = request.request.priority
         self.dimensions = prompt.dimensions

@@ -139,7 +139,7 @@ class Child:
     def _drain(self) -> None:
         """Read the output until the process ends, because a full pipe would block the process."""
         output = self._process.stdout
-        assert output is not None, "a pipe"
+        assert output is not None, "llama-server was started without a pipe"
         with output:
             while line := output.readline(LINE_CHARACTERS):
                 text = line.decode(errors="replace").strip()

@@ -82,7 +82,7 @@ class LlamaLoop:
     def run(self) -> None:
         """Watch llama-server until `stop`, then end it. Raises ChildEnded if it ends by itself."""
         child = self._child
-        assert child is not None, "loaded"
+        assert child is not None, "llama-server was not started"
         try:
             while not self._stopping.wait(LOOK_S):
                 child.check()

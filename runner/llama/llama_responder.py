@@ -155,7 +155,7 @@ class LlamaResponder:
     def _place(self, request: OpenRequest, prepared: PreparedRequest, now: float) -> None:
         """Queue the rows of a request, and start rows that have room."""
         works, launch = self.works, self.launch
-        assert works is not None and launch is not None, "ready"
+        assert works is not None and launch is not None, "llama-server is not ready"
         seeds = [
             secrets.randbits(31) if choice.seed is None else choice.seed
             for choice in prepared.choices
@@ -189,8 +189,8 @@ class LlamaResponder:
     def _advance(self, now: float) -> None:
         """Start the first waiting rows, as long as rows and cells are free."""
         launch, client, works, disk = self.launch, self.client, self.works, self.disk
-        assert launch is not None and client is not None and works is not None, "ready"
-        assert disk is not None, "ready"
+        assert launch is not None and client is not None, "llama-server is not ready"
+        assert works is not None and disk is not None, "llama-server is not ready"
         while self._waiting and len(self._streams) < launch.rows:
             answer, row = self._waiting[0]
             cells = sum(self._answers[request_id].cells for request_id, _ in self._streams)
@@ -265,7 +265,9 @@ class LlamaResponder:
         totals.generated_tokens += row.tokens - before
         if not is_over:
             if frame.stop is not None:
-                assert self.client is not None and self.works is not None, "ready"
+                assert self.client is not None and self.works is not None, (
+                    "llama-server is not ready"
+                )
                 self._ask(self.client, self.works, answer, row, now)
             return
         if row.cached:

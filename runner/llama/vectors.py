@@ -68,7 +68,7 @@ class LlamaEmbedder:
         self._loop = LlamaLoop(program, plan, deadline_s)
         self._loop.load()
         launch = self._loop.launch
-        assert launch is not None, "loaded"
+        assert launch is not None, "llama-server is not ready"
         progress(self._loop.status.progress)
         self._client = LlamaClient(launch.socket)
         self._vocabulary = launch.facts.vocabulary

@@ -65,9 +65,9 @@ def numbered(module: nn.Module) -> Mapping[str, LinearShare]:
 def shares_of(
     module: nn.Module, wholes: Mapping[str, LinearShare], rank: int, size: int
 ) -> dict[str, LinearShare]:
-    """Return a rank's shares by the layers' paths, from a copy that was `numbered` and then cut for
-    this rank. `wholes` is the result of `numbered`. Layers whose cut is not recognised are left
-    out."""
+    """Return the part of each linear layer that a rank computes, by the layer's path. `module` is a
+    copy of the model that `numbered` prepared and that was then cut for this rank. `wholes` is the
+    result of `numbered`. Layers whose cut is not recognised are left out."""
     layers = dict(module.named_modules())
     shares = {path: _share(layers.get(path), whole, rank, size) for path, whole in wholes.items()}
     return {path: share for path, share in shares.items() if share is not None}

@@ -54,8 +54,8 @@ class RemoteQuestions:
     """How many tokens of each row the proposer has."""
 
     def use(self, why_not: str) -> None:
-        """Start to ask, or stop because of `why_not`. Open questions end, and the next proposer
-        gets all tokens again."""
+        """Ask a proposer from now on; if `why_not` says why there is none, ask nothing. In both
+        cases, open questions get no draft, and a row's next question has all its tokens."""
         self.why_not = why_not
         for number in tuple(self._open):
             self.refuse(number, 0)

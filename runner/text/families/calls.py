@@ -38,7 +38,7 @@ def marked_calls(*marks: str, end: str = "") -> Parse:
         left = raw
         while (left := _without(split, left)) and not left.startswith("```"):
             match = header.match(left)
-            assert match is not None, "the pattern must match any text: its end is optional"
+            assert match is not None, "the pattern did not match, though it should match any text"
             words = split.sub(" ", re.sub(r"\[CALL_ID\][\w-]*", " ", match["header"])).split()
             names = [word for word in words if word not in _UNNAMED]
             if len(names) != 1 or not match["ends"]:

@@ -225,7 +225,7 @@ class HarmonyReader:
         """Enter the body of a message whose header has no end, if text follows the header.
         `is_cut`: the token limit may have cut off a word of the header."""
         match = _HEADER.match(self._header)
-        assert match is not None, "the pattern must match any text: all of it is optional"
+        assert match is not None, "the pattern did not match, though it should match any text"
         text = _MARKERS.sub("", self._header[match.end() :])
         bare = text.strip()
         if not bare or (is_cut and any(word.startswith(bare) for word in _WORDS)):

@@ -10,6 +10,8 @@ from typing import Literal
 class TemplateShape:
     """How to write messages for one template; the defaults suit most templates.
 
+    A part of a message is shown if the template writes it into the prompt.
+
     `content`: one string, or a list of text parts. `system`: system messages are shown anywhere, at
     the beginning only, or nowhere (the rest becomes the user's text). `turns`: consecutive messages
     of one role are shown, or must be joined. `empty`: the content of a message with calls and no
@@ -53,11 +55,11 @@ _WORDS: dict[str, dict[str, str]] = {
     "turns": {"alternating": "consecutive messages of one role are joined"},
     "tools": {
         "system": "tools as JSON in the system message",
-        "unseen": "tools are not shown",
+        "unseen": "the template omits tools",
     },
     "calls": {
         "single": "one tool call per message",
-        "unseen": "tool calls of earlier turns are not shown",
+        "unseen": "the template omits tool calls of earlier turns",
     },
     "empty": {
         "null": "content is null next to tool calls",
@@ -67,7 +69,7 @@ _WORDS: dict[str, dict[str, str]] = {
     "ids": {"nine": "ids of tool calls have nine letters and digits"},
     "beside": {
         "apart": "text next to tool calls goes into a message of its own",
-        "unseen": "text next to tool calls is not shown",
+        "unseen": "the template omits text next to tool calls",
     },
-    "results": {"unseen": "tool results are not shown"},
+    "results": {"unseen": "the template omits tool results"},
 }

@@ -179,7 +179,7 @@ SHOWS_NO_CALLS = (
 def test_a_model_tells_what_its_template_wants_and_refuses_tools_that_it_does_not_show() -> None:
     assert TEXT.facts["template"].startswith("system text only at the beginning")
     other = Text(toy_tokenizer(SHOWS_NO_CALLS))
-    assert "tools are not shown" in other.facts["template"]
+    assert "the template omits tools" in other.facts["template"]
     refusal = other.prepare(request(chat("hi", tools=(TOOL,))), 4096)
     assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.field) == ("unsupported", "tools")
