@@ -58,8 +58,8 @@ class RankAddresses:
     def hosts_for(
         self, others: Iterable[NodeId], ips: Sequence[NodeAddress], now: float
     ) -> tuple[str, ...]:
-        """Return the addresses at which the other nodes were seen to reach this node, each address
-        once. Nodes that were not seen are skipped."""
+        """Return, for each of the other nodes, the address at which it was seen to reach this node.
+        Each address is returned once. A node without such an address is skipped."""
         hosts = (self.host_for(other, ips, now) for other in others)
         return tuple(dict.fromkeys(host for host in hosts if host is not None))
 

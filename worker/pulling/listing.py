@@ -38,8 +38,8 @@ _HEX = {"sha256": re.compile(r"[0-9a-f]{64}"), "git": re.compile(r"[0-9a-f]{40}"
 
 
 class PullFailed(Exception):
-    """A pull failed for a reason on which the client can act. `again`: it may be retried;
-    `retry_after_s` says when, if the hub said so."""
+    """A pull failed for a reason on which the client can act. `again`: the pull may be
+    retried. `retry_after_s`: the pause before the retry, if the hub asked for one."""
 
     def __init__(
         self,

@@ -285,8 +285,8 @@ class SlotControl:
         self._ticked_at = now
 
     def reconcile(self) -> None:
-        """Reconcile the slots with the cluster's state, once both that state and supervisord's list
-        are known."""
+        """Make the slots match the cluster's state, for example by starting or ending runners. Do
+        nothing until that state and supervisord's list of processes are known."""
         if not self.client.mirror.live or self._began_at is None:
             return
         now, state = self._reactor.now(), self.client.state

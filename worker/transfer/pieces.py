@@ -129,7 +129,8 @@ class Pieces:
         return is_final and self._missing[path] == 0
 
     def wanted_pieces(self, path: str) -> bytes | None:
-        """Return one byte per piece of a file, 1 if it is wanted; None: all of them."""
+        """Return one byte per piece of a file: 1 if the piece is wanted, else 0. Return None if all
+        pieces are wanted."""
         wanted = self._wanted[path]
         return None if wanted.count(1) == len(wanted) else wanted
 

@@ -75,7 +75,7 @@ class Pulls:
 
     def looked(self, came: Collection[ModelId], began_at: float) -> None:
         """Record a scan of the disk that began at `began_at`. The models `came` had arrived before
-        it. A pull of one of them has failed if the scan did not find the model."""
+        it. Their pulls end now: done if the scan found the model, else failed."""
         self._scanned_at = began_at
         for pull in self._board.live():
             if not pull.came or pull.model not in came:
@@ -268,7 +268,8 @@ class Pulls:
         return state is not None
 
     def _claimed(self, pull: Pull, now: float) -> bool:
-        """Claim a model for this node, and return whether it may fetch it now."""
+        """Return whether this node may fetch a model now. It must claim the model first and wait
+        for claims of other nodes, unless there are none or only a hub can provide the model."""
         gives = bool(self._downloads.addresses)
         settled = pull.needs_hub or self._claims.claim(pull.standing, now, wall(), gives=gives)
         return settled or not self._downloads.elsewhere(now).cards

@@ -83,8 +83,9 @@ class Claims:
         )
 
     def claim(self, standing: PullStanding, now: float, at_s: float, *, gives: bool) -> bool:
-        """Claim a model at the wall-clock time `at_s`. Return whether the other nodes have had
-        enough time to claim it first. `gives`: other nodes can copy the model from this node."""
+        """Claim a model at the wall-clock time `at_s`, unless this pull has claimed it already.
+        Return whether the claim is `SETTLE_S` old, so that an earlier claim of another node would
+        have arrived. `gives`: other nodes can copy the model from this node."""
         if standing.claim is None:
             standing.claim = PullClaim(at_s=at_s, hub=self._hub, gives=gives)
             standing.claimed_at = now

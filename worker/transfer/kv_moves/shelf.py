@@ -39,8 +39,8 @@ WEIGHTS = ".safetensors"
 
 @dataclass(frozen=True, slots=True)
 class LentFile:
-    """A file that was offered to another node, which may read this very file and no later one with
-    the same name. Only its time of use may change."""
+    """A file that was offered to another node. A read fails if another file has replaced it since,
+    or if its size has changed. Its time of use may change."""
 
     real: Path
     size_bytes: int
@@ -57,8 +57,8 @@ class LentFile:
 
 @dataclass(frozen=True, slots=True)
 class RunMatch:
-    """The run that shares the most blocks with a prompt (`blocks` of them), and its file. `origin`:
-    the node that computed it; empty if that was this node."""
+    """The run that shares the most blocks with a prompt, and its file. `blocks`: how many blocks
+    they share. `origin`: the node that computed the run; empty if this node did."""
 
     name: str
     origin: str
