@@ -148,7 +148,8 @@ def _ties(election: Election, beat: TermHeartbeat, now: float) -> bool:
 
 
 def _enrolled(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
-    """Follow elected leaders from now on: this cluster has voters, and we are not one of them."""
+    """Learn from a leader's heartbeat that this cluster has voters, and that we are not one of
+    them. Step down if we lead, and follow the elected leaders without a vote from now on."""
     actions: list[Action] = []
     if election.role == "holding":
         actions.append(StepDown(f"{beat.holder} was elected by {len(beat.voters)} voters"))

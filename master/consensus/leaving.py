@@ -26,8 +26,8 @@ class Leaving:
     heirs: list[tuple[NodeId, float]] = field(default_factory=list[tuple[NodeId, float]])
 
     def begin(self, now: float) -> list[Act]:
-        """Take no term from now on. As the leader, send a heartbeat so that the others report
-        their logs."""
+        """Begin to shut down: take no term from now on. As the leader, send a heartbeat, so that
+        the other candidates report whether they have all of our log and can take the term."""
         self.ends_by = now + types.HAND_OVER_S
         beat = [types.Beat()] if self.candidate.holding else []
         return [*self.candidate.stimulated(types.Leave(), now), *beat]

@@ -82,8 +82,8 @@ class Answers:
     )
 
     def add(self, asker: bytes, answer: Acknowledged, now: float) -> None:
-        """Hold a reply until its index is safe. An earlier reply to the same command keeps its
-        place."""
+        """Hold a reply until its log entry is safe. If a reply to the same command waits already,
+        the new reply replaces it, and counts as waiting since then."""
         key = (asker, answer.command_id)
         _, since_at = self.waiting.get(key, (answer, now))
         self.waiting[key] = (answer, since_at)

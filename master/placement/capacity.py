@@ -232,8 +232,8 @@ def node_capacities(
 
 
 def supposing(nodes: Sequence[NodeCapacity], node: NodeId, card: ModelCard) -> list[NodeCapacity]:
-    """Return the nodes as if one of them had this model complete on its disk, replacing any
-    model of that name."""
+    """Return the nodes as if `node` had this model complete on its disk. Other models of that name
+    are removed from the cards of all nodes."""
     nodes_then: list[NodeCapacity] = []
     for node_before in nodes:
         models = tuple(

@@ -180,8 +180,8 @@ class _Stages:
         return bounds
 
     def _move_bound(self, bounds: list[int], at: int) -> list[int] | None:
-        """Return the bounds after one of them was moved by a layer, if that balances the two stages
-        beside it; else None."""
+        """Return the bounds with the bound number `at` moved by one layer, if the two stages beside
+        it then still fit in memory and take more equal times; else None."""
         needs, reads = self.costs.needs, self.costs.read_bytes_of
         first, middle, last = bounds[at - 1 : at + 2]
         left_s, right_s = self.read_s[at - 1 : at + 1]

@@ -111,8 +111,8 @@ def _placed(
 
 
 def _is_slow(placed: Placement, first: Instance, scene: Scene) -> bool:
-    """Return whether a replica would be much slower than the first instance, if both speeds are
-    known."""
+    """Return whether the replica's node takes more than `SLOWEST` times as long to read weights as
+    the slowest node of the first instance. False if none of that instance's nodes is known."""
     nodes = {node.id: node for node in scene.unpromised_nodes()}
     there = [read_s_per_byte(nodes[s.node], s.backend) for s in first.shards if s.node in nodes]
     copy = placed.lead.copy
