@@ -119,8 +119,8 @@ class Watchdog:
         self._owed = OwedTime(waited_s)
 
     def passed(self, now: float, limit_s: Callable[[], float]) -> float | None:
-        """Return the limit in seconds if the thread has exceeded it, else None. `limit_s` is only
-        called while a result is owed."""
+        """Return the time limit in seconds if the thread has owed a result for longer, else None.
+        Waiting for a core does not count. `limit_s` is called only while a result is owed."""
         since = self._owes_since()
         spent_s = self._owed.spent_s(now, since)
         if since is None:

@@ -186,7 +186,8 @@ class Role:
         return None
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        """End every open request and tell the other ranks that the runner ends."""
+        """End every open request with this reason and message, and tell the other ranks that the
+        runner ends."""
         if self._channel is not None:
             self._channel.end(message)
 
@@ -363,8 +364,9 @@ def leave_without_text(host: RoleHost, log: Log, error: Exception | None) -> Non
 def watchdog(
     spec: RunnerSpec, owes_since: Callable[[], float | None], thread: str = ENGINE_THREAD
 ) -> Watchdog:
-    """Return the watchdog of a thread and of the threads that libraries started for it. A rank of a
-    group also waits for other ranks, some of which may be on this machine."""
+    """Return the watchdog of a thread and of the threads that libraries started for it. It does not
+    count waits for a core. In a group these include the waits of all threads of the machine,
+    because this rank waits for other ranks, and some may be on this machine."""
     waits = CoreWaits(working_tasks(thread))
     if spec.size == 1:
         return Watchdog(owes_since, waits)
