@@ -53,7 +53,7 @@ def not_a_kind(word: object) -> str | None:
 
 
 def window_of(kind: KvKind) -> int:
-    """Return the tokens of a window without its sinks; 0 for the other formats."""
+    """Return how many tokens a `window` format keeps, without the sinks; 0 for other formats."""
     name, _, tokens = kind.partition(":")
     return int(tokens) if name == "window" else 0
 
