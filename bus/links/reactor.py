@@ -66,7 +66,7 @@ class Reactor(ABC):
         self.on_reopened: Callable[[str], None] = lambda _path: None
         self._links: list[Link] = []
         self._looks_after_files = self._renews = False
-        self._began = math.floor(self.now())  # so that processes agree
+        self._began = self.now()
 
     def watch(self, link: Link, on_frames: OnFrames) -> None:
         """Call back with each message of the link."""
@@ -98,10 +98,9 @@ class Reactor(ABC):
         """Run an action every `period_s`, first after one period. A single run may be a little
         early, but not the average.
 
-        From the second run on, an action runs at multiples of its period on the clock of all
-        processes. So a loop wakes up once for several timers, and the processes of a node wake up
-        together, which costs less: their code is in the caches. The second run comes 0.5 to 1.5
-        periods after the first. A run that is late by a whole period is left out.
+        From the second run on, an action runs at multiples of its period since the loop began, so
+        that the loop wakes up once for several timers. So the second run comes 0.5 to 1.5 periods
+        after the first. A run that is late by a whole period is left out.
         """
         return self._start(Timer(self.now() + period_s, action, period_s))
 

@@ -58,7 +58,7 @@ class FaultyEngine(FakeEngine):
     """The fake engine at a real pace, until it fails."""
 
     def __init__(self, facts: EngineFacts, fault: str) -> None:
-        super().__init__(facts)
+        super().__init__(facts, has_followers=False)
         self.fault = fault
         self.pace = threading.Event()
         self.steps_left: int | None = None

@@ -73,7 +73,9 @@ def load_engine(spec: RunnerSpec, context: RankContext | None, progress: Progres
         eos_token_ids=tokenizer.eos_token_ids,
         memory_limit_bytes=1 << 30,
     )
-    return ScriptedEngine(facts, COSTS, script=script, tokenizer=tokenizer)
+    return ScriptedEngine(
+        facts, COSTS, script=script, tokenizer=tokenizer, has_followers=spec.size > 1
+    )
 
 
 def main() -> int:

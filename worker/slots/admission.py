@@ -54,7 +54,7 @@ class SlotTiming:
     repeat_s: float = 1.0
     retell_s: float = 5.0
     list_s: float = 0.5
-    list_steady_s: float = 30.0
+    list_steady_s: float = 10.0
 
     def silence_s(self, life: Life) -> float | None:
         """Return how long a runner may be silent in this state of its slot before it is killed;
