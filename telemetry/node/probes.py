@@ -189,7 +189,7 @@ def is_there(pid: int) -> bool:
     """Return whether a process with this pid exists."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # a pid from a file's name may be any number
         return False
     except PermissionError:
         pass

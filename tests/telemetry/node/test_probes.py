@@ -53,6 +53,7 @@ def test_this_process_uses_something_and_a_dead_one_reads_as_none() -> None:
     assert probes.process(gone.pid) is None
     assert probes.children(gone.pid) == []
     assert probes.is_there(os.getpid()) and not probes.is_there(gone.pid)
+    assert not probes.is_there(10**30)
 
 
 def test_children_are_found_oldest_first() -> None:
