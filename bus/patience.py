@@ -49,8 +49,9 @@ class LostTime:
 
 
 class OwedTime:
-    """Measures how long other threads have kept us waiting for a result. The time that `LostTime`
-    measures does not count. Call `spent_s` regularly, also while no result is expected."""
+    """Measures how long we have waited for a result from other threads. Time in which they had no
+    processor core, or in which this process stood still, does not count (`LostTime`). Call
+    `spent_s` regularly, also while no result is expected."""
 
     def __init__(self, waited_s: Callable[[], float]) -> None:
         self._lost = LostTime(waited_s)

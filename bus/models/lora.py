@@ -101,8 +101,9 @@ def config_in(data: bytes) -> object:
 
 
 def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
-    """Return the tensors of a safetensors file of this size in bytes. `head` is its beginning: the
-    length and the whole header. Raises BadAdapter for another kind of file or a truncated one."""
+    """Return the type and shape of each tensor of a safetensors file, by the tensor's name. `head`
+    is the file's beginning: the length and the whole header. `size_bytes` is the file's size.
+    Raises BadAdapter for another kind of file or a truncated one."""
     length = int.from_bytes(head[:8], "little")
     if len(head) < 8 or length > MAX_HEADER_BYTES or 8 + length > size_bytes:
         raise BadAdapter("the adapter's weights are not a safetensors file, or are truncated")

@@ -36,7 +36,8 @@ def reachable_hosts() -> tuple[str, ...]:
 
 
 def _port(interface: str) -> str:
-    """Return the name that the system gives to an interface's port; empty if there is none."""
+    """Return macOS's name of the hardware port of a network interface, for example `Thunderbolt
+    Bridge`. On Linux return `Wi-Fi` for a wireless interface. Empty if unknown."""
     wireless = Path(f"/sys/class/net/{interface}/wireless").exists()
     return _hardware_ports().get(interface, "Wi-Fi" if wireless else "")
 
