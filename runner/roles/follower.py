@@ -59,7 +59,8 @@ class FollowerRole(Role):
 
     @property
     def is_empty(self) -> bool:
-        """Return False: a follower waits for its lead."""
+        """Return False: a draining follower does not end by itself. It ends when its lead ends or
+        is silent, or at the deadline."""
         return False
 
     def begin(self) -> None:

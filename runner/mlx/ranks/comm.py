@@ -376,8 +376,8 @@ class GroupComm(Comm):
             self._received = arrival
 
     def _give_noted(self, submissions: Sequence[Submission[mx.array, Crossing]]) -> None:
-        """Submit like `_give`, but wait for each noted exchange before the next, so that the
-        recorded time is the one at which its data was sent or arrived."""
+        """Give MLX the submissions in order while a request is traced. Wait for each send and
+        receive before the next, so that its recorded time is when its data was sent or arrived."""
         spans = self._spans
         before = spans.part
         for submission in submissions:

@@ -35,9 +35,9 @@ class Marking:
 
 
 def marking_of(messages: Sequence[Message], tools: Sequence[Message], markup: Markup) -> Marking:
-    """Return the messages and tools to pass to the template, with marks in the markup that the
-    client wrote. Messages without markup are unchanged. All texts in `tools` come from the
-    request."""
+    """Return the messages and tools to pass to the template. Where a client's text spells out
+    markup that must stay text, a mark is inserted, so that it does not become a control token.
+    Messages without such markup are unchanged. All texts in `tools` come from the request."""
     if not _spell(messages, tools, markup):
         return Marking([dict(item) for item in messages], [dict(item) for item in tools])
     written = "".join([markup.written, *_strings(messages), *_strings(tools)])
