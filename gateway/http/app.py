@@ -125,8 +125,9 @@ def _bodiless(send: Send) -> Send:
 
 
 def _make_relative(scope: dict[str, Any]) -> None:
-    """Replace a request target in absolute form (`GET http://host/path`, RFC 9112, 3.2.2) by its
-    path, and set the Host header from it. Any other target is left unchanged and gets a 404."""
+    """Handle a request target that does not begin with `/`. If it has the absolute form (`GET
+    http://host/path`, RFC 9112, 3.2.2), replace it by its path, and set the Host header from it.
+    Otherwise leave it unchanged; it gets a 404 later."""
     scheme, _, rest = scope["path"].partition("://")
     host, slash, path = rest.partition("/")
     if scheme.casefold() in ("http", "https") and host:

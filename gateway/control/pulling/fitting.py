@@ -100,8 +100,8 @@ class Fitting:
         raise AssertionError("the states of a pull ended before the pull was done or had failed")
 
     def _copied(self, node: NodeId, state: PullState) -> PullState:
-        """Return the state with a forecast of the copy from other nodes: the bytes to copy and the
-        free disk space."""
+        """Return the state of a pull. If the pull will copy the model from other nodes and the
+        model's card is known, add a forecast: the bytes to copy and the node's free disk space."""
         now = self._bus.reactor.now()
         card = self._readings.models(now).get(state.model)
         if not state.sources or card is None:
