@@ -155,7 +155,8 @@ class Knowledge:
 
 
 def _kept_folders(folders: Iterable[Path]) -> Iterable[tuple[str, str]]:
-    """Yield each folder that has files which were not fetched, with a text about them."""
+    """Yield each model folder that must not be deleted, with the reason. A person may have added or
+    changed files in it, shoal may have no record that it fetched them, or it cannot be read."""
     for folder in folders:
         try:
             why = added_to(folder)
