@@ -80,8 +80,10 @@ def placement_problem(
 def single_costs(
     spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
 ) -> list[tuple[NodeCapacity, int, float]]:
-    """Return (node with the model's home, bytes of a whole instance, seconds to fetch its weights)
-    for each node that could hold it if all other instances were unloaded."""
+    """Return (node, bytes of a whole instance, seconds to fetch its weights) for each node that
+    could hold the model if all other instances were unloaded. The node's `home` names the GPUs that
+    would hold the model (None: the machine's memory). Nodes without a memory reading are left
+    out."""
     problem = placement_problem(spec, nodes, sizing, links)
     if isinstance(problem, Refusal):
         return []
