@@ -1,7 +1,7 @@
 """Talks to the bus and to a thread: collects what a node must know before it deletes a model.
 
 It follows the pulls and fetches of other nodes and detects which models were unloaded. Its thread
-checks which folders have files that were not fetched.
+checks which model folders have files that a person added or changed.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class Knowledge:
         )
 
     def look_at_disk(self) -> None:
-        """Measure the free space of the disk, and search fetched models' folders for files that
-        were not fetched, if that is due."""
+        """If that is due, measure the free space of the disk, and search the folders of fetched
+        models for files that a person added or changed."""
         now = self._client.reactor.now()
         if self._disk_at is not None and now - self._disk_at < DISK_S:
             return
