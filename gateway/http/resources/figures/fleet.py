@@ -100,8 +100,8 @@ class FleetUse(TypedDict):
 
 class FleetDrafter(TypedDict):
     """The verified drafts of one drafter since a model was loaded on `verifier_node`: their number,
-    their tokens, and how many of these the model accepted. The counts are alike for drafters in the
-    model's runner and for `remote` ones. `passes` of the drafter's network, and the most bytes that
+    their tokens, and how many of these the model accepted. A `remote` drafter is counted like
+    one in the model's runner. `passes` of the drafter's network, and the most bytes that
     one of its proposals took; null for drafters without a network in the runner."""
 
     verifier_node: str
