@@ -38,6 +38,7 @@ from runner.mlx.engine import MlxEngine, load_engine
 from runner.mlx.mtp import BlockGuesses
 from runner.schedule.drafting import NO_DRAFTS
 from tests.bench.models import TINY, endless_tiny, random_qwen3
+from tests.bench.mtp import partly_right
 from tests.bench.speculation import (
     SEED,
     contest,
@@ -108,11 +109,7 @@ def replay(
         ) -> Any:
             proposal = computed(tokens, hidden, draw, wanted)
             made: int = draw.position - len(prompt)
-            own = [answer[(made + at) % len(answer)] for at in range(wanted)]
-            put = tuple(
-                TokenId(token if chance.random() < share else (token + 1) % 2048) for token in own
-            )
-            return replace(proposal, tokens=put)
+            return replace(proposal, tokens=partly_right(answer, made, wanted, share, chance))
 
         guesses._guesses = put  # pyright: ignore[reportAttributeAccessIssue]
         planned = schedulers(engine, "block")

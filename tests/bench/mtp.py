@@ -63,6 +63,15 @@ def opened(model: Path, head: Path, depth: int, trace: str = "traced") -> MlxEng
     return engine
 
 
+def partly_right(
+    answer: Sequence[int], made: int, count: int, share: float, chance: random.Random
+) -> tuple[TokenId, ...]:
+    """Return `count` guesses of the answer after its first `made` tokens, of which this share is
+    right."""
+    own = [answer[(made + at) % len(answer)] for at in range(count)]
+    return tuple(TokenId(token if chance.random() < share else (token + 1) % 2048) for token in own)
+
+
 def replay(
     folder: Path, encode: Callable[[str], list[int]], depth: int, rounds: int, tokens: int
 ) -> None:
@@ -86,11 +95,7 @@ def replay(
             chance: Any = chance,
         ) -> Sequence[TokenId]:
             computed(followed, out, draw, most)
-            made: int = draw.position - len(prompt)
-            own = [answer[(made + at) % len(answer)] for at in range(most)]
-            return tuple(
-                TokenId(token if chance.random() < share else (token + 1) % 2048) for token in own
-            )
+            return partly_right(answer, draw.position - len(prompt), most, share, chance)
 
         guesses._guesses = put  # pyright: ignore[reportAttributeAccessIssue]
         planned = schedulers(engine, "mtp")

@@ -44,6 +44,8 @@ class _Followed:
 class BlockGuesses(HiddenProposer):
     """Guesses tokens of the rows of a model with `vocabulary` tokens."""
 
+    title, fact = "the block drafter", "no_block"
+
     def __init__(self, block: LoadedBlock, vocabulary: int) -> None:
         super().__init__(vocabulary, block.context_tokens)
         self.reads_hidden = block.shape.reads_hidden
@@ -74,12 +76,6 @@ class BlockGuesses(HiddenProposer):
             self._guesses(tokens[1:], hidden, greedy_draw(len(tokens)), shape.block_length)
             seconds.append(clock() - started)
         return replace(facts, draft_block_cost=min(seconds) / plain_s, no_block="")
-
-    def noted(self, facts: EngineFacts) -> EngineFacts:
-        """Return the model's facts, with the error that ended the guesses, if there is one."""
-        why = f"the block drafter failed: {self.failure}"
-        is_news = bool(self.failure) and facts.no_block != why
-        return replace(facts, no_block=why) if is_news else facts
 
     def follows(self, row: RowId) -> bool:
         """Return whether the drafter has hidden states of this row."""

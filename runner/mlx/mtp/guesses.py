@@ -61,6 +61,8 @@ class _Followed:
 class MtpGuesses(HiddenProposer):
     """Guesses tokens with an MTP head, for one row of the model at a time."""
 
+    title, fact = "the MTP head", "no_mtp"
+
     def __init__(self, head: LoadedHead, vocabulary: int) -> None:
         super().__init__(vocabulary, head.context_tokens)
         self._head = head
@@ -94,11 +96,6 @@ class MtpGuesses(HiddenProposer):
             seconds.append(clock() - started)
         cost = min(seconds) / TRIAL_TOKENS / plain_s
         return replace(facts, draft_token_cost=cost, no_mtp="")
-
-    def noted(self, facts: EngineFacts) -> EngineFacts:
-        """Return the model's facts. If an error ended the guesses, they say so."""
-        why = f"the MTP head failed: {self.failure}"
-        return replace(facts, no_mtp=why) if self.failure and facts.no_mtp != why else facts
 
     def follows(self, row: RowId) -> bool:
         """Return whether the head has the KV of this row."""

@@ -66,6 +66,8 @@ class DraftSource(Protocol):
 class DraftModel(Proposer):
     """Guesses tokens with a draft model, for rows of a target model with `vocabulary` tokens."""
 
+    title, fact = "the draft model", "no_draft_model"
+
     def __init__(self, source: DraftSource, vocabulary: int) -> None:
         super().__init__(vocabulary, source.context_tokens)
         self._source = source
@@ -96,12 +98,6 @@ class DraftModel(Proposer):
             seconds.append(clock() - started)
         cost = min(seconds) / TRIAL_TOKENS / plain_s
         return replace(facts, draft_token_cost=cost, no_draft_model="")
-
-    def noted(self, facts: EngineFacts) -> EngineFacts:
-        """Return the target's facts. If an error ended the guesses, they say so."""
-        why = f"the draft model failed: {self.failure}"
-        is_news = bool(self.failure) and facts.no_draft_model != why
-        return replace(facts, no_draft_model=why) if is_news else facts
 
     def follows(self, row: RowId) -> bool:
         """Return whether the draft model has the KV of this row."""

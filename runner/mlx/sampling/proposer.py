@@ -9,6 +9,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import mlx.core as mx
 
@@ -24,7 +25,13 @@ class Proposer(ABC):
     """Guesses the next tokens of one row at a time, for a model with `vocabulary` tokens. A row
     with its guesses has at most `context_tokens` tokens. `made` has the output tokens of each row.
     `failure`: the error that ended all guesses; empty: there was none. `earlier_peak_bytes`: the
-    peak of memory before the last proposal, because the peak of a proposal is measured alone."""
+    peak of memory before the last proposal, because the peak of a proposal is measured alone.
+
+    A subclass sets `title`, its name in messages, and `fact`, the field of `EngineFacts` that says
+    why it is not used."""
+
+    title: str
+    fact: Literal["no_draft_model", "no_mtp", "no_block"]
 
     def __init__(self, vocabulary: int, context_tokens: int) -> None:
         self.failure = ""
@@ -44,9 +51,11 @@ class Proposer(ABC):
         """Measure a guess, and return the model's facts with the cost of a guessed token. The unit
         is a plain step of the model, which takes `plain_s` seconds by this clock."""
 
-    @abstractmethod
     def noted(self, facts: EngineFacts) -> EngineFacts:
         """Return the model's facts. If an error ended the guesses, they say so."""
+        why = f"{self.title} failed: {self.failure}"
+        is_news = bool(self.failure) and getattr(facts, self.fact) != why
+        return replace(facts, **{self.fact: why}) if is_news else facts
 
     @abstractmethod
     def follows(self, row: RowId) -> bool:
