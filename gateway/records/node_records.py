@@ -146,7 +146,7 @@ class NodeRecords:
 
     def log_request(self, row: RequestRow | TraceRow) -> None:
         """Queue a log row or a trace; drop and count it if too many wait."""
-        if self._file is None or (isinstance(row, RequestRow) and self._bounds.rows <= 0):
+        if self._file is None or (isinstance(row, RequestRow) and not self.logs_requests):
             return
         with self._wake:
             most = MOST_BEFORE_A_TRACE if isinstance(row, TraceRow) else MOST_ROWS_WAITING
