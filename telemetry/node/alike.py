@@ -1,5 +1,5 @@
-"""Whether a new reading of a node shows what the last published one showed. An idle node saves
-processor time by publishing such a reading later.
+"""Whether a reading of a node shows what the one before showed. While it does, telemetry measures
+less often, because that costs an idle node most of its processor time.
 
 Pure.
 """
